@@ -2,9 +2,10 @@
 
 A waiting receive holds no thread. Other calls run in threads of the ``LakeQueue``. Concurrent calls share commits.
 
-A cancelled call never begins, or ends in a thread. A cancelled send or change may still take effect. A cancelled
-``receive`` or ``lease`` releases claimed messages at once. After a failure or crash, the visibility timeout
-releases them. Their receive count includes this receive.
+If a call is cancelled before a thread has begun it, the call has no effect. Otherwise the thread finishes the
+call, so that a send or change may still take effect. A cancelled ``receive`` or ``lease`` makes claimed messages
+visible at once; if that fails, they become visible after their visibility timeout. Their receive count includes
+this receive.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ def _receiving(
 def _collected(
     method: Callable[Concatenate[Any, _P], Future[messages.SendResult]],
 ) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, messages.SendResult]]:
-    """Turns a send, which returns a future, into a coroutine. If the buffer is full, a thread waits for space."""
+    """Turns a send that returns a future into a coroutine. If the buffer is full, a thread waits for space."""
 
     @functools.wraps(method)
     async def verb(self: Sender, /, *args: _P.args, **kwargs: _P.kwargs) -> messages.SendResult:
@@ -162,7 +163,7 @@ class Lease(_AsyncFace[sync_lease.Lease]):
 
     @property
     def visible_at(self) -> datetime:
-        """When the messages become visible again, unless extended."""
+        """Instant at which the messages become visible again, unless the lease is extended."""
         return self._sync.visible_at
 
     async def messages(self) -> DataFrame:
@@ -219,7 +220,7 @@ class Queue(Wrapped, _AsyncFace[sync_queue.Queue], sync_queue.QueueProperties):
         await self._threads(self._sync.__exit__)
 
     async def min_rewind_time(self) -> datetime | None:
-        """Returns the earliest instant to which ``rewind`` can go now. None without rewind (RWD-24)."""
+        """Returns the earliest instant that ``rewind`` accepts now; None without a history (RWD-24)."""
         return await self._threads(lambda: self._sync.min_rewind_time)
 
     receive = _receiving(sync_queue.Queue.receive)
@@ -241,7 +242,7 @@ class Queue(Wrapped, _AsyncFace[sync_queue.Queue], sync_queue.QueueProperties):
     ) -> int:
         """Moves messages of a dead-letter queue back, as ``lakequeue.Queue.redrive`` does.
 
-        ``progress`` is called in a thread. A cancellation does not undo moves.
+        ``progress`` is called in a thread. A cancelled call does not move the messages back.
         """
         target = _sync_of(destination)
         return await self._redrive(max_messages, where, progress, target, interrupt, parameters=parameters)
@@ -254,7 +255,7 @@ class Queue(Wrapped, _AsyncFace[sync_queue.Queue], sync_queue.QueueProperties):
         *,
         parameters: Sequence[Any] = (),
     ) -> dict[str, int]:
-        """Returns how many messages a redrive would move. Keys are target queues."""
+        """Returns how many messages a redrive would move, by name of the target queue."""
         return await self._redrivable(where, interrupt, _sync_of(destination), parameters=parameters)
 
     def sender(self, linger: Duration | str = "100ms") -> Sender:

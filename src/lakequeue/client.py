@@ -218,7 +218,7 @@ class LakeQueue(RootProperties):
             InvalidParameterValue, QueueDoesNotExist: a redrive policy is refused, see ``Queue.set_attributes``.
             QueueNameExists: a queue of this name exists with other attributes, or on profile ``cmq`` with any.
             QueueDeletedRecently: the profile requires a pause after a deletion.
-            QueueClientError: the root has other content, or cannot be written. Or this machine's clock is wrong.
+            QueueClientError: the root has other content or cannot be written, or this machine's clock is wrong.
 
         QUE-15, NAM-5, NAM-10, NAM-1, QUE-36, QUE-16, QUE-14, DUR-82
         """
@@ -239,7 +239,7 @@ class LakeQueue(RootProperties):
 
         Raises:
             QueueDoesNotExist: the region has no such queue.
-            QueueClientError: the root is missing. Or the root has other content, or a newer layout.
+            QueueClientError: the root is missing, has other content, or has a newer layout.
 
         QUE-27
         """
@@ -256,7 +256,7 @@ class LakeQueue(RootProperties):
 
         Args:
             prefix: only names with this prefix.
-            limit: 1 to 1,000 queues; None for all. Another value raises InvalidParameterValue.
+            limit: maximum number of queues, 1 to 1,000; None for all. Else raises InvalidParameterValue.
             after: only names after this name. ``next_after`` of a page continues the list.
 
         QUE-11, QUE-12
@@ -291,12 +291,12 @@ class LakeQueue(RootProperties):
         0.4 s for each shard.
 
         Args:
-            now: an aware instant at which states are computed. None: ``as_of``, or else the time of each query.
+            now: aware instant of the states. None means ``as_of`` if given, else the time of each query.
             as_of: an aware instant. The views show the tables as they were then. A table keeps old versions for
                 ten minutes. A busy shard keeps only 200 commits. Only ``stats`` reaches further back.
 
         Raises:
-            QueueClientError: a log does not reach back to ``as_of``. Or the session lacks Delta, which scans need.
+            QueueClientError: a log does not reach back to ``as_of``, or the session lacks Delta, which scans need.
             InvalidParameterValue: ``now`` or ``as_of`` is not an aware instant.
         """
         from lakequeue.operations import sql_views, task_views
@@ -326,7 +326,7 @@ class LakeQueue(RootProperties):
 
         Raises:
             InvalidParameterValue: ``schema`` is not the name of a schema.
-            QueueClientError: the catalog refuses. The text has the first line of the reason.
+            QueueClientError: the catalog refuses the views. The text has the first line of the reason.
         """
         from lakequeue.operations import sql_views
 
@@ -340,11 +340,11 @@ class LakeQueue(RootProperties):
 
         The datasets have the columns and rows of ``register_views``. Readers such as DuckDB, polars and pandas
         need no JVM. Polars reads by ``scan_pyarrow_dataset``. Each query reads the newest state, in bounded
-        batches. Columns and filters limit the files that are opened. Useful filters: ``queue``, ``region``,
-        ``shard``, ``state``, ``log_offset`` and ``sent_at``.
+        batches. A choice of columns reduces the files that are opened, and so does a filter on ``queue``,
+        ``region``, ``shard``, ``state``, ``log_offset`` or ``sent_at``.
 
         Args:
-            now: the instant at which states are computed. None: ``as_of``, or else the time of each read.
+            now: aware instant of the states. None means ``as_of`` if given, else the time of each read.
             as_of: the instant whose tables are read, see ``register_views``. Queues created later are left out.
 
         Returns:
@@ -374,12 +374,12 @@ class LakeQueue(RootProperties):
 
         Args:
             to: the target root. A missing root is created. The root may have other queues.
-            queue: name of a queue of the region. None: all queues of all regions, ``stats`` and ``schedules``.
+            queue: name of a queue of the region; None for all queues of all regions, ``stats``, ``schedules``.
             progress: called with the number of copied files, the number of all files, and the queue's name.
 
         Raises:
             QueueDoesNotExist: the region has no such queue.
-            QueueClientError: ``to`` has one of the queues, or other content. Or storage failed.
+            QueueClientError: ``to`` has one of the queues or other content, or storage failed.
             InvalidParameterValue: ``to`` is this root, or inside it.
             DamagedTable: a file is missing or has another size.
 
@@ -431,14 +431,15 @@ class LakeQueue(RootProperties):
         bad_rows: str | None = None,
         table_options: Mapping[str, str] | None = None,
     ) -> SentRows:
-        """Sends each new row of a Delta table as a message, once. Returns the number of messages.
+        """Sends each new row of a Delta table as a message, exactly once. Returns the number of messages.
 
         A call sends the rows of all versions after the last sent version. The queue's log records the last sent
-        version, so no checkpoint is needed. Calls may run at the same time and be killed. A version above 100,000
-        rows is sent in pieces. Needs the extra ``delta``, but no JVM. See docs/guides/relay.md.
+        version, so no checkpoint is needed. Calls may run at the same time, and may be killed. Versions with more
+        than 100,000 rows are sent in pieces. Needs the extra ``delta``, but no JVM. See docs/guides/relay.md.
 
-        With ``files`` instead of ``table``, each new file becomes a message, once. A file is new if its name, size
-        or time is new. The message is a JSON object: ``path``, ``size`` and ``modified_at``. Files need no extra.
+        With ``files`` instead of ``table``, each new file becomes a message, exactly once. A file counts as new if
+        its name, size or time has changed. The message is a JSON object with ``path``, ``size`` and
+        ``modified_at``. For files, no extra is needed.
 
         Args:
             table: path or URI of the table, outside of the root.
@@ -449,20 +450,20 @@ class LakeQueue(RootProperties):
             start: where the first call begins. ``now`` means after the existing versions, and a number means at
                 this version. An aware datetime means at the first version committed then or later. If a later
                 call names a later start, the unsent versions before that start are skipped.
-            changes: ``appends``, or ``feed``: the table's change feed. A feed has inserted, updated and deleted
-                rows. Updated rows have the new values. Rows have the feed's columns. Messages have the message
-                attribute ``change_type``.
+            changes: ``appends`` to send appended rows, ``feed`` to send the rows of the table's change feed:
+                inserted, deleted, and updated rows with their new values. Rows of a feed have the feed's columns,
+                and their messages have the message attribute ``change_type``.
             skip_changes: True to skip versions that removed or rewrote rows, or with ``feed`` have no feed.
             group_column, dedup_column, delay_column, priority_column: columns that become ``group_id``,
-                ``dedup_id``, ``delay_seconds`` and ``priority``. None: the column of that name, if present. A
-                column ``message_attributes`` is also used: see ``Queue.send_dataframe``.
+                ``dedup_id``, ``delay_seconds`` and ``priority``. None means the column of that name, if there is
+                one. A column ``message_attributes`` is also used, see ``Queue.send_dataframe``.
             on_bad_row, bad_rows: treatment of rows that break a rule, see ``Queue.send_dataframe``.
-            table_options: storage options of the table. None: the root's options.
+            table_options: storage options of the table; None for the root's options.
 
         Raises:
-            InvalidOptions: a version removed or rewrote rows. Or the path has another table than before.
+            InvalidOptions: a version removed or rewrote rows, or there is another table at the path than before.
             InvalidParameterValue, InvalidMessageContents: an argument, or rows of the named version, break rules.
-            QueueClientError: the table cannot be read. Or VACUUM or log cleanup removed unsent rows.
+            QueueClientError: the table cannot be read, or VACUUM or log cleanup has removed unsent rows.
             OverLimit: the queue has reached its cap on stored messages.
 
         RLY-1 to RLY-6
@@ -521,13 +522,14 @@ class LakeQueue(RootProperties):
                 next queue, or with several processes the last finished queue.
             processes: number of new processes of this machine. The processes must be able to import the main
                 module.
-            now: for a full local disk: seconds after which deleted queues, and files that a reader may still
-                need, are removed. A lease, DataFrame or view that loses a file fails. The error names the file.
+            now: for a full local disk. Removes deleted queues, and files that a reader may still need, after this
+                many seconds. A lease, DataFrame or view whose file was removed fails with an error that names the
+                file.
 
         Raises:
             QueueClientError: the root is missing or has no queues. With several processes: the root has its own
                 clock, or commits through Spark. With ``now``: the root is on an object store.
-            InvalidParameterValue: ``processes`` is not a whole number above 0. Or ``now`` is not from 0 to 86,400.
+            InvalidParameterValue: ``processes`` is not a whole number above 0, or ``now`` is not from 0 to 86,400.
 
         DUR-65
         """
@@ -575,13 +577,13 @@ class LakeQueue(RootProperties):
 
         Args:
             name: a queue of the region, even if the catalog has lost the queue; None for all queues of the root.
-            apply: True to repair. False only reports the steps.
+            apply: True to repair, False to only report the steps.
             clock: True to only set back future instants that a wrong clock stored. Messages sent in the future
                 count as sent now. Messages received in the future become visible. Schedules continue. First
                 correct this machine's clock.
             force: True to repair a shard even if lost or repeated messages cannot be determined.
             adopt: True to give ``name`` to a queue that the catalog has lost. Another queue with this name loses
-                the name. Repeated calls give the name to these queues in turn.
+                the name. If several queues are lost, each further call gives the name to the next of them.
             new_delivery_id: True to only give the queue a new delivery id. Messages of the queue's deliveries
                 become visible. Use this for a root that was copied without ``copy``.
 

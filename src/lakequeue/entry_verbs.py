@@ -107,7 +107,7 @@ class _HasRuntime(Protocol[_Read]):
 def of_face(
     operation: Callable[Concatenate[_Below, _P], _Result],
 ) -> Callable[Concatenate[_HasRuntime[_Below], _P], _Result]:
-    """Wraps an operation. The result takes a LakeQueue, Queue or Lease. The operation gets its ``_runtime``."""
+    """Turns an operation on a ``_runtime`` into an operation on a LakeQueue, Queue or Lease that has one."""
 
     @functools.wraps(operation)
     def verb(face: _HasRuntime[_Below], /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
@@ -172,7 +172,7 @@ def located_table(queue: Queue, table: str) -> str:
 
 
 def linger(queue: Queue) -> int:
-    """Returns microseconds. Handled messages may wait this long for the next claim."""
+    """Returns how many microseconds handled messages may wait for the next claim."""
     return queue._runtime.root.linger
 
 
@@ -216,7 +216,9 @@ def redrive_checked(
     interrupt: Interrupt | None = None,
     destination: Queue | None = None,
 ) -> int:
-    """Moves messages as ``Queue.redrive`` does. ``check`` is called with each source's name, and may raise."""
+    """Moves messages as ``Queue.redrive`` does. Calls ``check``, which may raise, with each source queue's
+    name.
+    """
     target = None if destination is None else destination._runtime
     return move.redrive(queue._runtime, most, where, lambda moved: None, target, interrupt, check)
 
@@ -269,7 +271,7 @@ def group_sums(queue: Queue) -> pa.Table:
 
 
 def largest_groups(sums: pa.Table, limit: int) -> list[GroupCounts]:
-    """Returns the groups with most messages. ``sums``: result of ``group_sums``."""
+    """Returns the groups with the most messages. ``sums`` is the result of ``group_sums``."""
     from lakequeue.operations import group_depth
 
     return group_depth.largest(sums, limit)
@@ -282,7 +284,7 @@ report_consumer = of_face(consumers_of.report_consumer)
 
 
 def presence(name: str, queues: Sequence[Queue], began: Callable[[], Collection[int]]) -> Presence:
-    """Reports a run of a consumer to other processes, until ``stop``. Arguments: see ``Presence``."""
+    """Returns an object that reports a consumer's run to other processes, until ``stop``; see ``Presence``."""
     return Presence(name, [queue._runtime for queue in queues], began)
 
 

@@ -92,7 +92,7 @@ class QueueServiceError(LakeQueueError):
     status: ClassVar[int] = 400
 
     def __init_subclass__(cls, *, prefixed: bool = False) -> None:
-        """Sets the legacy code. ``prefixed``: adds the prefix of the older protocol."""
+        """Sets the legacy code. With ``prefixed``, this code begins with the older protocol's prefix."""
         cls.code = cls.__name__
         own = f"AWS.SimpleQueueService.{cls.code}" if prefixed else cls.code
         cls.legacy_code = cls.__dict__.get("legacy_code", own)
@@ -155,7 +155,7 @@ class ReceiptHandleIsInvalid(QueueServiceError):
 
 
 class MessageNotInflight(QueueServiceError, prefixed=True):
-    """The message is not in flight: its visibility cannot change (RCP-12). Receive the message again."""
+    """The message is not in flight, so its visibility cannot change (RCP-12). Receive the message again."""
 
     default_message = "The specified message isn't in flight."
 
@@ -222,13 +222,13 @@ class InvalidAttributeValue(QueueServiceError):
 
 
 class InvalidParameterValue(QueueServiceError):
-    """An argument is out of range. Or the argument does not fit the queue."""
+    """An argument is out of range, or does not fit the queue."""
 
     default_message = "Invalid value for a parameter."
 
     @classmethod
     def of(cls, value: object, parameter: str, reason: str, *names: object, **more: Any) -> InvalidParameterValue:
-        """Builds the error for a parameter's value in SQS's words. ``names`` are inserted into ``reason``."""
+        """Builds the error for a wrong value, in SQS's words. Each ``{}`` in the reason is one of ``names``."""
         shown = str(value)
         if len(shown) > 256 or "\n" in shown:  # One line, however large the value.
             shown = f"{shown[:128]!r}{'…' * (len(shown) > 128)}"
@@ -304,7 +304,7 @@ class MissingPackage(QueueClientError, ModuleNotFoundError):
 
     @classmethod
     def of(cls, what: str, extra: str, error: ImportError) -> MissingPackage:
-        """Builds the error for the feature ``what`` from the error of an import."""
+        """Builds the error after a failed import. ``what`` is the feature that needs the package."""
         from importlib import metadata  # Takes 30 ms.
 
         try:
@@ -319,7 +319,7 @@ class MissingPackage(QueueClientError, ModuleNotFoundError):
 
     @classmethod
     def check(cls, what: str, extra: str, package: str) -> None:
-        """Raises the error if ``what`` lacks a package. Imports nothing."""
+        """Raises the error if ``package``, which the feature ``what`` needs, is not installed. Imports nothing."""
         missing = ModuleNotFoundError(name=package)
         try:
             found = find_spec(package)

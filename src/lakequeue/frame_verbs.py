@@ -80,7 +80,7 @@ def require_spark(queue: Queue, verb: str) -> SparkSession:
 
 
 def place_of(queue: Queue) -> tuple[str, Mapping[str, str]]:
-    """Returns a queue's root and storage options. Some options come from the environment."""
+    """Returns a queue's root and storage options, including options from the environment."""
     root = queue._runtime.root
     return root.path, root.engine.store.portable_options
 

@@ -42,8 +42,8 @@ class Delivery:
         app_id: application id of the transaction; ``txnAppId`` in Spark.
         version: version of the transaction; ``txnVersion`` in Spark.
         table: the ``deltalake.DeltaTable`` whose log shows that this lease may still deliver. Write once. With
-            ``deltalake`` and polars, write through this object. A write by path is not fenced: its rows may
-            arrive after another process blocked the delivery.
+            ``deltalake`` and polars, write through this object, because only such a write fails if another process
+            has blocked the delivery. The rows of a write by path may still arrive.
     """
 
     app_id: str
@@ -196,12 +196,12 @@ class Lease:
         A reason of up to 1 KiB is kept. ``attempts`` and dead letters show the reason (JOB-10).
 
         Args:
-            failed: receipt handles or message ids of the lease. Or pairs of a handle or id, and a reason. Or a
-                Spark, polars, pandas or Arrow table. Columns of a table: ``receipt_handle`` or ``message_id``, and
-                optionally ``reason``.
+            failed: receipt handles or message ids of the lease; pairs of a handle or id, and a reason; or a Spark,
+                polars, pandas or Arrow table with the column ``receipt_handle`` or ``message_id``, and optionally
+                ``reason``.
 
         Raises:
-            ReceiptHandleIsInvalid, InvalidParameterValue: a handle or id is not of this lease. Or a reason is no
+            ReceiptHandleIsInvalid, InvalidParameterValue: a handle or id is not of this lease, or a reason is no
                 text.
             LeaseLost: the lease no longer holds any message.
         """
@@ -217,12 +217,13 @@ class Lease:
         messages.
 
         Args:
-            rows: an Arrow table, batches, reader, or a list of dicts. Or a frame of Spark, polars or pandas.
+            rows: an Arrow table, batches or reader, a list of dicts, or a frame of Spark, polars or pandas.
                 Without rows, the messages are only deleted.
             merge_schema: True to add columns that the table does not have.
 
         Raises:
-            RowsRefused: the table does not accept these rows. The lease keeps the messages. Append other rows.
+            RowsRefused: the table does not accept these rows. The lease still has the messages, so that the caller
+                can append other rows.
             LeaseLost: another process has the messages, or blocked these rows.
             TableUnavailable: the table cannot be reached. If ``outcome_unknown`` is true, rows may have arrived.
                 The messages stay undecided until the table can be read.

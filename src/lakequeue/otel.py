@@ -35,7 +35,7 @@ _X_RAY_PARENT = re.compile("Parent=([0-9a-f]{16})")
 def instrument(
     tracer_provider: trace.TracerProvider | None = None, meter_provider: metrics.MeterProvider | None = None
 ) -> None:
-    """Measures the sends of this process, and consumers created later. None means the global provider."""
+    """Measures the sends of this process, and consumers created later. A provider of None means the global one."""
     uninstrument()
     tracer = trace.get_tracer(_SCOPE, tracer_provider=tracer_provider)
     instruments = _Instruments(metrics.get_meter(_SCOPE, meter_provider=meter_provider))

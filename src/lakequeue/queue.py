@@ -165,7 +165,7 @@ class Queue(QueueProperties):
 
         Args:
             body: text of at least one byte. At most the queue's maximum message size.
-            delay: seconds until the message becomes visible. None: the queue's delay. 0: no delay.
+            delay: seconds until the message becomes visible; None for the queue's delay, 0 for no delay.
             attributes: at most ten message attributes. A value is a str, number, bytes or ``(type, value)``.
             group_id: the message group, required on FIFO queues. On standard queues, a tenant for fair receives.
             dedup_id: sends with the same id store one message. On a FIFO queue, an id counts for 300 s. On a
@@ -174,9 +174,9 @@ class Queue(QueueProperties):
                 with content-based deduplication.
             system_attributes: only ``AWSTraceHeader`` is known.
             json: a value whose compact JSON becomes the body. ``Message.json`` reads the value.
-            priority: 0 to one less than the queue's ``priorities``; None: 0. Higher priorities are received first.
-            at: instant at which the message becomes visible, instead of ``delay``. The past counts as now. Not on
-                FIFO queues. ``LakeQueue.schedules`` takes instants beyond the longest delay.
+            priority: 0 to one less than the queue's ``priorities``; None means 0. Higher priorities come first.
+            at: instant at which the message becomes visible, instead of ``delay``. A past instant counts as now.
+                FIFO queues refuse ``at``. ``LakeQueue.schedules`` takes instants beyond the longest delay.
 
         Raises:
             MissingParameter, InvalidMessageContents, InvalidParameterValue: the message is refused.
@@ -229,10 +229,10 @@ class Queue(QueueProperties):
         Args:
             max_messages: maximum number of messages (default 1). The call waits only for the first message.
             visibility_timeout: seconds, counted from the return of the call; None for the queue's timeout.
-            wait_time: seconds to wait for the first message. None: the queue's wait time.
-            attempt_id: on FIFO queues, a token of this receive. Within 300 s, another receive with this token
-                returns the messages that are still hidden. The handles stay the same, and the messages are hidden
-                again.
+            wait_time: seconds to wait for the first message; None for the queue's wait time.
+            attempt_id: on FIFO queues, a token that makes the receive repeatable for 300 s. Another receive with
+                this token returns the messages of the first that are still hidden, with the same handles and a new
+                timeout.
             attribute_names: message attributes to return.
             interrupt: ends the wait early when another thread sets it.
             consumer: a name of up to 100 characters; not with an ``attempt_id``. ``peek``, SQL and the console
@@ -259,7 +259,7 @@ class Queue(QueueProperties):
         interrupt: Interrupt | None = None,
         consumer: str | None = None,
     ) -> list[Message]:
-        """Receives in asyncio, and waits without a thread. If cancelled, claimed messages become visible."""
+        """Receives in asyncio, and waits without a thread. A cancelled call makes claimed messages visible."""
         request = receive.Request(
             max_messages, visibility_timeout, wait_time, attempt_id, attribute_names, interrupt, consumer
         )
@@ -279,11 +279,11 @@ class Queue(QueueProperties):
         settle.delete(self._runtime, receipt_handle_of(receipt_handle))
 
     def delete_batch(self, receipt_handles: Sequence[str | Message]) -> BatchResult:
-        """Deletes several messages in one commit per shard. Results have the indexes of the arguments as ids.
+        """Deletes several messages in one commit per shard. The id of a result is the index of its argument.
 
         Raises:
             EmptyBatchRequest, TooManyEntriesInBatchRequest: the batch is empty or too long.
-            InvalidParameterValue: an item is not a handle or message; nothing was deleted.
+            InvalidParameterValue: an item is not a handle or message. Nothing was deleted.
 
         DEL-10, BAT-1, BAT-5
         """
@@ -296,7 +296,7 @@ class Queue(QueueProperties):
         Raises:
             ReceiptHandleIsInvalid: the text is not a handle of this queue.
             MessageNotInflight: the message was released, or on strict queues its timeout has ended.
-            InvalidParameterValue: the timeout is out of range, or exceeds 12 h in total. Or the receipt is not the
+            InvalidParameterValue: the timeout is out of range, exceeds 12 h in total, or the receipt is not the
                 latest.
 
         VIS-1, VIS-4, RCP-12, VIS-9
@@ -304,7 +304,7 @@ class Queue(QueueProperties):
         settle.change_visibility(self._runtime, receipt_handle_of(receipt_handle), visibility_timeout)
 
     def change_visibility_batch(self, changes: Sequence[tuple[str | Message, Duration]]) -> BatchResult:
-        """Changes visibility by pairs of a handle or message, and seconds. The ids of the results are indexes.
+        """Changes visibility by pairs of a handle or message, and seconds. The id of a result is the pair's index.
 
         Raises:
             EmptyBatchRequest, TooManyEntriesInBatchRequest: the batch is empty or too long.
@@ -485,8 +485,8 @@ class Queue(QueueProperties):
         """Decides all ``undecided`` deliveries, for use if the table is gone. Returns the number of messages.
 
         Args:
-            delivered: True deletes the messages. False makes the messages visible; rows that are in the table, or
-                that a running process still appends, will then appear twice.
+            delivered: True deletes the messages. False makes them visible. Their rows then appear twice, if the
+                first rows are in the table, or are still appended by a running process.
 
         TAB-10
         """
@@ -497,8 +497,8 @@ class Queue(QueueProperties):
         """Restores deleted messages that were sent at ``to`` or later, in their old order. Returns their number.
 
         Args:
-            to: an aware instant. At most the queue's ``rewind_range`` ago: see ``min_rewind_time``. An instant
-                less than a second too early counts as the earliest instant.
+            to: aware instant, at most the queue's ``rewind_range`` ago, see ``min_rewind_time``. An instant less
+                than a second too early counts as the earliest instant.
 
         Raises:
             UnsupportedOperation: the queue keeps no history.
@@ -514,14 +514,14 @@ class Queue(QueueProperties):
 
     @property
     def min_rewind_time(self) -> datetime | None:
-        """Earliest instant for ``rewind``, which accepts it for one second; None without a history (RWD-24)."""
+        """Earliest instant that ``rewind`` accepts during the next second; None without a history (RWD-24)."""
         return attributes.min_rewind_time(self._runtime)
 
     def attributes(self, names: Sequence[str] = ("All",), *, wire: bool = False) -> dict[str, Any]:
         """Returns attributes by their names in ``create_queue``. Durations are numbers of seconds.
 
         Args:
-            names: attributes to return. Attributes that the queue does not have are omitted.
+            names: attributes to return; None for all. Omits attributes that the queue does not have.
             wire: True to return SQS names and texts. Adds counts, times and ARN.
 
         Raises:
@@ -537,8 +537,8 @@ class Queue(QueueProperties):
 
         Raises:
             InvalidAttributeName, InvalidAttributeValue: see ``QueueAttributes``. Nothing is changed.
-            InvalidParameterValue: a redrive policy is malformed. Or the policy names a queue of the other kind. Or
-                the named queue does not allow the policy.
+            InvalidParameterValue: a redrive policy is malformed, names a queue of the other kind (standard or
+                FIFO), or names a queue that does not allow this source.
             QueueDoesNotExist: the dead-letter queue does not exist.
 
         QUE-25, DLQ-2, DLQ-3, DLQ-6
@@ -600,8 +600,8 @@ class Queue(QueueProperties):
                 ``peek("body = ? AND sent_at > ?", parameters=[text, instant])``.
 
         Raises:
-            InvalidParameterValue: ``limit`` is below 1. Or ``where`` is malformed. Or ``where`` needs too much
-                time or memory.
+            InvalidParameterValue: ``limit`` is below 1, or ``where`` is malformed or needs too much time or
+                memory.
         """
         check_interrupt(interrupt)
         return browse.peek(self._runtime, Condition.of(where, parameters), limit, interrupt)
@@ -630,11 +630,10 @@ class Queue(QueueProperties):
             parameters: as for ``peek``.
 
         Raises:
-            UnsupportedOperation: ``destination`` is missing, and this is no dead-letter queue.
+            UnsupportedOperation: this is no dead-letter queue, and ``destination`` is not given.
             QueueDoesNotExist: ``destination`` was deleted.
-            InvalidParameterValue: an argument is wrong, and nothing was moved. Or the condition fails on a
-                message. Or the condition needs too much time or memory. Errors of a condition say how many
-                messages were moved.
+            InvalidParameterValue: an argument is wrong, and nothing was moved. Also if the condition fails on a
+                message, or needs too much time or memory: the text then says how many messages were moved.
 
         DLQ-8
         """
@@ -658,16 +657,16 @@ class Queue(QueueProperties):
         return move.redrivable(self._runtime, Condition.of(where, parameters), interrupt, target)
 
     def compact(self, *, now: float | None = None) -> CompactionSummary:
-        """Frees storage that the queue no longer needs. Changes no results of calls. See ``LakeQueue.compact``."""
+        """Frees storage that the queue no longer needs. Other calls notice no change. See ``LakeQueue.compact``."""
         from lakequeue.operations.compact import compact
 
         return compact(self._runtime, now)
 
     def get(self, message_id: str) -> PeekedMessage:
-        """Returns a message by its id, without a receive. Deleted messages are found while a table has them.
+        """Returns a message by its id, without a receive. Finds a deleted message as long as a table still has it.
 
-        An id contains the time of its creation. The search begins with messages of that time. For dead letters and
-        bulk sends, the search may read the whole log: 0.2 s for 300,000 messages.
+        The search begins with messages of the time that the id contains. For dead letters and bulk sends, it may
+        read the whole log, in 0.2 s for 300,000 messages.
 
         Raises:
             InvalidParameterValue: the log has no message with this id.
@@ -678,7 +677,7 @@ class Queue(QueueProperties):
         return chosen_messages.get(self._runtime, message_id)
 
     def cancel(self, message_id: str) -> bool:
-        """Deletes a message by its id, in any state. A rewind can restore it. Handlers see ``lost`` within 2 s.
+        """Deletes a message by its id, in any state. A rewind can restore it. A handler sees ``lost`` within 2 s.
 
         Returns:
             True if this call deleted the message. False if the message was already deleted, expired or moved.
@@ -703,7 +702,7 @@ class Queue(QueueProperties):
             another queue.
 
         Raises:
-            InvalidParameterValue: the queue's log has no message with this id. Or the message expires before
+            InvalidParameterValue: the queue's log has no message with this id, or the message expires before
                 ``at``.
             UnsupportedOperation: the queue is a FIFO queue.
 
@@ -742,8 +741,8 @@ class Queue(QueueProperties):
         """Adds or overwrites tags. Keys are case-sensitive.
 
         Raises:
-            InvalidParameterValue: a key is no text of 1 to 128 characters, or a value no text of up to 256
-                characters. Or the queue would have more than 50 tags.
+            InvalidParameterValue: a key is no text of 1 to 128 characters, a value is no text of up to 256
+                characters, or the queue would have more than 50 tags.
 
         QUE-28
         """

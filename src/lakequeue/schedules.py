@@ -19,8 +19,8 @@ from lakequeue.operations.schedules import OpenSchedules
 class Schedules:
     """The schedules of a root and region. Get them from ``LakeQueue.schedules``. Thread-safe.
 
-    The commands ``serve``, ``consume`` and ``schedule run`` send due messages. The compaction job, ``run_due`` and
-    ``running`` also send them. Each message is sent once, even by several processes (JOB-7).
+    Due messages are sent by the commands ``serve``, ``consume`` and ``schedule run``, by the compaction job, by
+    ``run_due`` and by ``running``. Several processes together send each message once (JOB-7).
     """
 
     def __init__(self, runtime: OpenSchedules) -> None:
@@ -55,15 +55,16 @@ class Schedules:
             tz: IANA name of the time zone of ``cron``. When clocks go forward, skipped times are due at once. In
                 an hour that comes twice, a fixed time is due the first time.
             at: the only time, instead of ``cron`` and ``tz``. The schedule is removed afterwards.
-            missed: due times that are sent late, if no process was running then. ``last`` sends the last time.
-                ``all`` sends all times, 100 each minute. ``none`` sends no time older than 5 minutes.
+            missed: which messages are sent late, after a time without a running process. ``last`` sends only the
+                message of the last due time, ``all`` sends all messages, 100 each minute, and ``none`` sends no
+                message that is more than 5 minutes late.
             group_id: message group, which a FIFO queue needs.
             priority: priority of the messages.
-            update: True to replace another schedule of this name. A paused schedule stays paused. A message that
-                is already due is still sent.
+            update: True to replace another schedule of this name. If the other schedule is paused, the new one is
+                too. If a message of the other schedule is due, it is still sent.
 
         Raises:
-            InvalidParameterValue: an argument is wrong, or the name is taken. Or the root has 1,000 schedules.
+            InvalidParameterValue: an argument is wrong, the name is taken, or the root has 1,000 schedules.
             QueueDoesNotExist: the queue does not exist.
             QueueServiceError: the queue refuses such a message.
 
@@ -133,7 +134,8 @@ class Schedules:
     def run_due(self) -> int:
         """Sends the due messages. Returns the number of messages sent by this call (JOB-7).
 
-        A refused message keeps the due time. ``last_error`` has the reason. The other messages are sent.
+        If the queue refuses a message, the message stays due, and ``last_error`` of its schedule has the reason.
+        The other messages are sent.
         """
         return self._runtime.run_due()
 

@@ -16,8 +16,8 @@ from lakequeue.runtime.open_queue import OpenQueue
 class Sender:
     """Collects single sends into commits. Get a Sender from ``Queue.sender``. Threads may share a Sender.
 
-    ``flush`` is called at the end of a ``with`` block. It is also called when the program exits. A killed process
-    loses waiting messages.
+    ``flush`` is called at the end of a ``with`` block, and when the program exits. A killed process loses the
+    messages that wait.
     """
 
     def __init__(self, queue: Callable[[], OpenQueue], linger: timedelta) -> None:

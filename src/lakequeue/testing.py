@@ -34,7 +34,7 @@ class _ClockWait:
 class ManualClock:
     """A clock that only ``advance`` moves.
 
-    ``advance`` stops at the end of each wait. ``advance`` continues once all participants wait again. Tests do not
+    ``advance`` stops at the end of each wait, and continues once all participants wait again, so that tests do not
     depend on the machine's speed.
 
     Args:
@@ -48,7 +48,7 @@ class ManualClock:
             raise ValueError("a clock starts at an aware instant")
         self._now = start.astimezone(timezone.utc)
         self._late_now = self._now
-        """The time of late participants. They act after all other participants."""
+        """The time of participants that are called late: after all other participants of the same instant."""
         self._patience = patience
         self._changed = threading.Condition()
         self._waiters: list[_ClockWait] = []

@@ -140,7 +140,7 @@ class Evaluator:
         return sorted(names)
 
     def judge(self, text: str, rows: pa.Table, values: Sequence[Any] = ()) -> bytes:
-        """Returns a byte for each row: 1 if the condition is true, else 0. Raises Refused if a row fails."""
+        """Returns a byte for each row: 1 if the condition is true, else 0. Raises Refused if it fails on a row."""
         _, found = self._run(f"{_query(text)} IS TRUE FROM messages", rows, values)
         return bytes(true for (true,) in found)
 

@@ -28,7 +28,7 @@ except ModuleNotFoundError as error:
 
 
 class LakeQueueHook(BaseHook):
-    """Opens an Airflow connection's root: the host is the root, the password the storage options as JSON."""
+    """Opens the root that a connection names as its host. The password has the storage options as JSON."""
 
     conn_name_attr = "lakequeue_conn_id"
     default_conn_name = DEFAULT_CONNECTION

@@ -26,7 +26,7 @@ except ModuleNotFoundError as error:
 
 DEFAULT_CONNECTION = "lakequeue_default"
 _WAIT_TIME = 20
-"""Seconds that one long poll waits. Every profile allows this wait as its maximum."""
+"""Seconds that one long poll waits. No profile of queues has a lower maximum."""
 _OUTAGE = Outage()
 
 _log = logging.getLogger("lakequeue")
@@ -105,7 +105,7 @@ class LakeQueueEventTrigger(_Arguments, BaseEventTrigger):
 
 
 class _Watch(SharedStreamProducer):
-    """Receives messages for watchers. Deletes each after its event is stored, if ``delete``. Logs errors."""
+    """Receives messages for watchers. With ``delete``, deletes a message once its event is stored. Logs errors."""
 
     def __init__(self, delete: bool, **arguments: Any) -> None:
         self._deletes, self._arguments = delete, arguments

@@ -40,7 +40,7 @@ _SERVED = ("connect", "exists", "declare", "send", "size", "purge", "delete", "b
 
 
 class _ForkRelay(BaseManager):
-    """Lets forked children of a worker send through the worker, because lakequeue fails after a fork."""
+    """Lets forked children of a worker send through the worker, because lakequeue does not work after a fork."""
 
     served: ClassVar[tuple[int, Any, bytes]] = (0, None, b"")
     """Id of the process that runs the relay, and the relay's address and key. The id is 0 if no relay runs."""

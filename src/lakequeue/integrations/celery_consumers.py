@@ -27,7 +27,7 @@ from lakequeue.integrations.celery_queues import Broker
 _log = logging.getLogger(__name__)
 
 _EARLY = 60
-"""Maximum seconds that a worker holds a task until its ETA. Later tasks are sent again with a delay."""
+"""Maximum seconds that a worker holds a task until its ETA. A task with a later ETA is sent again with a delay."""
 UNLIMITED = 1_000
 """Maximum number of messages that a consumer holds if it has no prefetch count."""
 _SETTLING = 10
@@ -186,7 +186,7 @@ class Undeliverable(Malformed):
 
 
 def _in_worker() -> bool:
-    """Returns True in a Celery worker. In other programs, errors of callbacks must reach the caller."""
+    """Returns True if Celery's worker is the caller. Any other caller gets the errors of its callbacks."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and not frame.f_globals.get("__name__", "").startswith("celery.worker."):
         frame = frame.f_back

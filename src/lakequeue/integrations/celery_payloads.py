@@ -260,7 +260,7 @@ def _need(true: bool, problem: str) -> None:
 
 
 def mark_delivery(payload: dict[str, Any], message: Message) -> str:
-    """Gives a message a new delivery tag, and returns the tag. Copies would share kombu's tag."""
+    """Replaces a message's delivery tag, which copies of the message share. Returns the new tag."""
     properties = payload["properties"]
     properties["delivery_info"]["redelivered"] = message.receive_count > 1
     properties["delivery_info"].pop("consumer_tag", None)  # the tag by which kombu acknowledges

@@ -237,7 +237,7 @@ class ComputedRenewal:
 
 
 def renew_after(remaining: int) -> int:
-    """Returns the wait before a receipt's extension (HNS-2, HNS-4). ``remaining``: time left."""
+    """Returns how long to wait before an extension, for a receipt with ``remaining`` time left (HNS-2, HNS-4)."""
     if remaining < _TOO_LITTLE_LEFT:
         return 0
     return remaining - min(remaining // 2, _LONGEST_BUFFER)
