@@ -657,7 +657,7 @@ class Queue(QueueProperties):
         return move.redrivable(self._runtime, Condition.of(where, parameters), interrupt, target)
 
     def compact(self, *, now: float | None = None) -> CompactionSummary:
-        """Frees storage that the queue no longer needs. Other calls notice no change. See ``LakeQueue.compact``."""
+        """Frees storage that the queue no longer needs. Other calls notice nothing. See ``LakeQueue.compact``."""
         from lakequeue.operations.compact import compact
 
         return compact(self._runtime, now)
