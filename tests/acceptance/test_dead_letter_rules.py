@@ -236,6 +236,20 @@ def test_a_policy_that_is_refused_changes_nothing(lq):
     assert [found.name for found in lq.list_queues("new")] == []
 
 
+@pytest.mark.spec("DLQ-3")
+def test_a_queue_cannot_become_its_own_dead_letter_queue_and_one_that_is_keeps_its_messages(lq, monkeypatch):
+    queue = lq.create_queue("orders")
+    with pytest.raises(errors.InvalidParameterValue, match="dead_letter_queue must name another queue"):
+        queue.set_attributes(dead_letter_queue=queue.name, max_receive_count=1)
+    assert queue.dead_letter_queue is None
+    with monkeypatch.context() as older:
+        older.setattr("lakequeue.operations.attributes.check_redrive", lambda *_: None)
+        queue.set_attributes(dead_letter_queue=queue.name, max_receive_count=1)
+    queue.set_attributes(delay=0)
+    queue.send("a")
+    assert [received(queue) for _ in range(3)] == [["a"]] * 3
+
+
 @pytest.mark.spec("DLQ-6")
 def test_a_queue_says_who_may_send_its_dead_letters_there(lq):
     names = [f"source{number}" for number in range(10)]

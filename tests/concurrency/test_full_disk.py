@@ -6,13 +6,15 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lakequeue import LakeQueue, Queue, QueueClientError, SendEntry
+from lakequeue.operations import compact
 from lakequeue.operations.doctor import doctor
 from lakequeue.operations.shortage import shortage
-from lakequeue.storage import layout
+from lakequeue.storage import layout, reserve
 from lakequeue.storage.reserve import PLENTY, RESERVED, RESERVED_FILES
 from small_disk import mounted, take_bytes, take_inodes
 
@@ -99,3 +101,53 @@ def test_an_emptied_queue_gives_its_space_back_at_once(disk: Path) -> None:
     assert [summary.failures for summary in lq.compact(now=0)] == [[], []]
     assert shutil.disk_usage(disk).free > 6 * PLENTY
     assert queue.send("a") and [message.body for message in queue.receive()] == ["a"]
+
+
+@pytest.mark.spec("DUR-64")
+def test_a_compaction_of_a_full_disk_removes_files_before_it_writes_new_ones(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = disk / "root"
+    lq = LakeQueue(str(root))
+    queue = lq.create_queue("orders")
+    for _ in range(20):
+        queue.send_batch([SendEntry(os.urandom(100_000).hex())])
+    queue.purge()
+    lq.compact()
+    take_bytes(disk)
+    free, compacted = list[int](), compact._compact_shard
+
+    def compact_shard(*given: Any) -> None:
+        free.append(shutil.disk_usage(disk).free)
+        compacted(*given)
+
+    monkeypatch.setattr(compact, "_compact_shard", compact_shard)
+    assert [summary.failures for summary in lq.compact(now=0)] == [[], []]
+    assert free[0] > RESERVED + 20 * 200_000
+
+
+def test_a_reserve_that_does_not_fit_or_is_too_short_does_not_stay(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = disk / "root"
+    LakeQueue(str(root)).create_queue("orders")
+    (root / layout.RESERVE).unlink()
+    take_bytes(disk)
+    monkeypatch.setattr(reserve, "PLENTY", -1)
+    reserve.take(str(root))
+    assert not (root / layout.RESERVE).exists()
+    (disk / "file").unlink()
+    (root / layout.RESERVE).write_bytes(bytes(9))
+    assert [each for each in reserve.missing(str(root)) if "no bytes" in each]
+    reserve.take(str(root))
+    assert reserved_bytes(root)
+
+
+def test_a_reserve_is_taken_again_after_a_call_that_fails(disk: Path) -> None:
+    root = disk / "root"
+    LakeQueue(str(root)).create_queue("orders")
+    take_bytes(disk)
+    with pytest.raises(ValueError, match="other"), reserve.reserve(str(root)):
+        (disk / "file").unlink()
+        raise ValueError("other")
+    assert reserved_bytes(root)

@@ -23,7 +23,7 @@ OTHERS = {"pathlib", "obstore", "deltalake", "glob", "mmap", "pyarrow.dataset", 
 EXPECTED = {
     # the root itself, and fixed names in it
     "storage/roots.py": ["os.mkdir", "os.stat", "os.stat", "os.stat", "os.stat"],
-    "storage/reserve.py": ["open", "os.mkdir", "os.open", "os.unlink", "shutil.rmtree"],
+    "storage/reserve.py": ["open", "os.mkdir", "os.open", "os.unlink", "os.unlink", "shutil.rmtree"],
     "storage/catalog.py": ["os.chmod", "os.listdir"],
     # locks by fixed names, opened by no_links, and files of the system
     "storage/engines/file_lock.py": ["FileIO", "os.stat", "os.utime"],

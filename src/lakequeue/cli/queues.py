@@ -195,8 +195,6 @@ def set_(
     changes = attribute_arguments(ctx.params)
     if not changes:
         usage("nothing to set: name at least one attribute")
-    if dead_letter_queue is not None and dead_letter_queue.rpartition(":")[2] == queue:
-        usage(f"{queue} as its own dead-letter queue would go on to deliver its messages; name another queue")
     changed = ctx.obj.queue(queue)
     changed.set_attributes(**changes)
     attributes = changed.attributes() if ctx.obj.json else {}

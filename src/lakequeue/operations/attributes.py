@@ -189,6 +189,9 @@ def check_redrive(root: Root, region: str, name: str, attributes: QueueAttribute
     place = redrive_policies.parse_arn(policy.dead_letter_queue)
     if place is None or place.region != region:
         raise refused(policy, "redrive_policy", "The dead-letter queue must be of the same region.")
+    if place.name == name:
+        reason = "{} must name another queue."
+        raise refused(policy, "redrive_policy", reason, "dead_letter_queue")
     row = root.living_at(place)
     if row is None:
         raise QueueDoesNotExist(f"The dead-letter queue {place.name} does not exist.", hint="create it first")

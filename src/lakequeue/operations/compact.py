@@ -34,7 +34,7 @@ from lakequeue.storage.compaction_notes import CompactionNotes, Note
 from lakequeue.storage.engines.point import Engine
 from lakequeue.storage.folder import Folder, Freed
 from lakequeue.storage.messages.merge_segments import MergeCounts
-from lakequeue.storage.reserve import reserve
+from lakequeue.storage.reserve import is_low, reserve
 from lakequeue.storage.roots import local_path
 from lakequeue.storage.schedules import ScheduleTable
 from lakequeue.storage.snapshot import ReplacedLog
@@ -304,6 +304,8 @@ def compact_queue(queue: OpenQueue, before: Note | None = None, within: float | 
                 move.finish_all(queue)
             with summary.step("completing bulk sends"):
                 send_dataframe.complete_bulk_sends(queue)
+            if is_low(queue.root.path):  # the next steps write files
+                _sweep(queue, summary, within)
             for shard in queue.shards:
                 _compact_shard(queue, shard, summary)
             _sweep(queue, summary, within)

@@ -64,8 +64,10 @@ def reserve(root: str) -> Iterator[None]:
             os.unlink(os.path.join(local, layout.RESERVE))
     if space.free_files is not None and space.free_files < RESERVED_FILES:
         shutil.rmtree(os.path.join(local, layout.RESERVE_FILES), ignore_errors=True)
-    yield
-    take(local)
+    try:
+        yield
+    finally:
+        take(local)
 
 
 def take(local: str) -> None:
@@ -73,10 +75,14 @@ def take(local: str) -> None:
     space = space_of(local)
     if space is None:
         return
-    if space.free_bytes > PLENTY:
-        # The file exists, or this user may not write the root.
-        with suppress(OSError), open(os.path.join(local, layout.RESERVE), "xb") as file:
-            file.write(bytes(RESERVED))
+    if space.free_bytes > PLENTY and not _has_bytes(local):
+        # This user may not write the root, or another process is faster.
+        with suppress(OSError), no_links.above(local, layout.RESERVE) as (inside, name):
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=inside)  # a part, which a killed process left
+            with open(name, "xb", opener=no_links.Opener(inside).open) as file, no_links.whole(inside, name):
+                file.write(bytes(RESERVED))
+                file.flush()
     folder = os.path.join(local, layout.RESERVE_FILES)
     if space.free_files is not None and space.free_files > PLENTY_FILES and not os.path.isdir(folder):
         with suppress(OSError):
@@ -86,12 +92,26 @@ def take(local: str) -> None:
                     os.close(os.open(str(number), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=inside))
 
 
+def _has_bytes(local: str) -> bool:
+    """True if the reserve file exists with its whole size."""
+    path = os.path.join(local, layout.RESERVE)
+    return os.path.isfile(path) and os.path.getsize(path) >= RESERVED
+
+
+def is_low(root: str) -> bool:
+    """True if a local disk has no space to reserve. Compactions then remove files before they write new ones."""
+    space = space_of(root)
+    return space is not None and (
+        space.free_bytes < PLENTY or (space.free_files is not None and space.free_files < PLENTY_FILES)
+    )
+
+
 def is_used_up(root: str) -> bool:
     """True if purges and compactions may fail, because the disk is full and has no reserve."""
     local, space = local_path(root), space_of(root)
     if local is None or space is None:
         return False
-    if space.free_bytes < RESERVED and not os.path.isfile(os.path.join(local, layout.RESERVE)):
+    if space.free_bytes < RESERVED and not _has_bytes(local):
         return True
     few = space.free_files is not None and space.free_files < RESERVED_FILES
     return few and not os.path.isdir(os.path.join(local, layout.RESERVE_FILES))
@@ -103,7 +123,7 @@ def missing(root: str) -> Iterator[str]:
     if local is None or space is None:
         return
     more = "when the disk is full, purges and compactions may not go on: make room, then run lakequeue compact"
-    if not os.path.isfile(os.path.join(local, layout.RESERVE)):
+    if not _has_bytes(local):
         yield f"no bytes are reserved; {more}"
     if space.free_files is not None and not os.path.isdir(os.path.join(local, layout.RESERVE_FILES)):
         yield f"no inodes are reserved; {more}"
