@@ -1,11 +1,11 @@
-"""Copies queues in use to another root: a backup, a restore, or a move.
+"""Copies queues to another root while the queues are in use: for a backup, a restore, or a move.
 
-The copy writes the catalog's rows last, in one commit, so that a killed copy has no effect (DUR-40). It takes a
-snapshot of each shard's ledger before a snapshot of the log. The log therefore has every message of the ledger.
-
-A shard is copied again if messages were moved into it meanwhile. The copy repeats a move between queues if the
-copied ledger of the source does not show the move (DUR-41). If a bulk send reached only some copied shards, the
-copy takes the send's manifest and remaining files, too. A repetition or a compaction completes the send.
+The final commit of a copy writes all rows of the target's catalog. A killed copy therefore has no effect (DUR-40).
+The copy takes a snapshot of each shard's ledger before a snapshot of the log. The log therefore has every message
+of the ledger. If messages were moved into a shard meanwhile, the shard is copied again. If the copied ledger of a
+shard does not show a move to another queue, the copied queues repeat the move (DUR-41). If a bulk send reached
+only some copied shards, the copy takes the send's manifest and remaining files, too. A repetition or a compaction
+completes the send.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ShardCopy:
         return stored(self.counts)
 
     def is_behind(self, sends: Mapping[str, int]) -> bool:
-        """True if the log got moved messages, or messages of the bulk sends ``sends``, after the snapshot."""
+        """True if the log received moved messages, or messages of the bulk sends ``sends``, after the snapshot."""
         self.log.table.refresh()
         newest, then = self.log.table.state.transactions, self.log.transactions
         return _moves(newest) != _moves(then) or any(
@@ -84,7 +84,7 @@ class ShardCopy:
 
 
 class ShardCopies:
-    """Makes one copy: takes snapshots, copies files, writes Delta logs, and checks the result."""
+    """Makes one copy: takes snapshots, copies files, writes the target's Delta logs, and checks the result."""
 
     def __init__(self, source: Root, target: Root, rows: Sequence[QueueRow], progress: Progress) -> None:
         self._source, self._progress = source, progress
@@ -151,7 +151,7 @@ class ShardCopies:
         return [place for place in stale if place[0] in self._rows]
 
     def _snapshot(self, key: str, number: int) -> ShardCopy:
-        """Takes snapshots of a shard. Raises QueueDoesNotExist, or FileNotFoundError after a change."""
+        """Takes snapshots of a shard. Raises QueueDoesNotExist, or FileNotFoundError if the shard has changed."""
         if self._source.living(key) is None:
             raise QueueDoesNotExist()
         machine, ledger, reader = _opened(self._from, self._source.path, key, number)
@@ -164,7 +164,7 @@ class ShardCopies:
         return ShardCopy(*tables, head.epoch, head.move_number, machine.counts(self._now))
 
     def _changed(self) -> list[Place]:
-        """Returns the shards whose logs got moved messages or bulk sends after the snapshot."""
+        """Returns the shards whose logs received moved messages or bulk sends after the snapshot."""
         # before the logs: the manifest of a send that ends meanwhile is gone, and then its last log has it
         keys = [row.key for row in self._rows.values() if row.shards > 1]
         found = _each(self._from, lambda key: list(manifests.manifests(_tables(self._from, key))), keys)
@@ -179,7 +179,7 @@ class ShardCopies:
         return [place for place, changed in zip(places, behind, strict=True) if changed]
 
     def _find_unfinished(self) -> None:
-        """Adds to the snapshots the files of bulk sends that only other shards have committed."""
+        """If only some shards have committed a bulk send, adds the send's files to the other snapshots."""
         self._unfinished = []
         waiting: dict[Place, list[LiveFile]] = {}
         for key, of_queue in self._manifests.items():
@@ -206,7 +206,7 @@ class ShardCopies:
         return shard.log.transactions.get(app_id, 0) >= manifest.version
 
     def _copy_files(self) -> list[Place]:
-        """Copies the files that the target lacks. Returns the shards whose files were removed during the copy."""
+        """Copies files that the target lacks. Returns shards of which files were removed before the copy."""
         self._find_unfinished()
         tables = [(place, shard.ledger) for place, shard in self._shards.items()]  # their files go first
         tables += [(place, shard.log) for place, shard in self._shards.items()]
@@ -243,7 +243,7 @@ class ShardCopies:
         raise QueueClientError(f"{source.uri}/relays changes faster than it can be copied; try again")
 
     def _copy_table(self, path: Callable[[str], str]) -> TableSnapshot | None:
-        """Copies a table of the root. Returns None if the source lacks the table, or the target has it."""
+        """Copies a table of the root. Returns None if the source has no such table, or the target has one."""
         paths = [path(engine.store.root) for engine in (self._from, self._to)]
         if not self._from.exists(paths[0]) or self._to.exists(paths[1]):
             return None
@@ -274,7 +274,7 @@ class ShardCopies:
             commit_once(ledger, Ledger(ledger).rewrite(head.epoch - 1, head, runs, machine.history))
 
     def _own(self, key: str, attributes: Mapping[str, str]) -> dict[str, str]:
-        """Returns the attributes of a copied queue, which gets a delivery id of its own (TAB-11)."""
+        """Returns the attributes of a copied queue, with a delivery id that differs from the source's (TAB-11)."""
         own = self._delivery_ids.setdefault(key, new_delivery_id())
         return {name: own if name == DELIVERY_ID else value for name, value in attributes.items()}
 
@@ -307,7 +307,7 @@ def _each(engine: Engine, call: Callable[[_Item], _Result], items: Sequence[_Ite
 
 @attrs.frozen
 class CopiedQueue:
-    """A copied queue.
+    """Summary of a copied queue.
 
     Attributes:
         queue: name of the queue.
@@ -337,7 +337,7 @@ class CopiedQueue:
 
 
 def copy(source: Root, target: Root, name: str | None, progress: Progress | None) -> list[CopiedQueue]:
-    """Copies all queues of a root, or the queue ``name`` of the root's region; see ``LakeQueue.copy``."""
+    """Copies all queues of a root, or only the queue ``name`` in the root's region; see ``LakeQueue.copy``."""
     paths = sorted([f"{source.path}/", f"{target.path}/"])
     if paths[1].startswith(paths[0]):
         raise InvalidParameterValue.of(target.path, "to", f"Must be another root than {source.path}.")
@@ -388,7 +388,7 @@ def _check_names(target: Root, rows: Sequence[QueueRow]) -> None:
 
 
 def _check_free(target: Root, rows: Sequence[QueueRow]) -> None:
-    """Raises QueueClientError if the target has one of the queues. Only files of a killed copy may be there."""
+    """Raises QueueClientError if the target has files of the queues, except files that a killed copy left."""
     _check_names(target, rows)
     for row in rows:
         folder = _folder(target, row)

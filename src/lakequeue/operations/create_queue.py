@@ -37,7 +37,7 @@ def create(
     attributes: Mapping[str, Any],
     update: bool = False,
 ) -> OpenQueue:
-    """Creates a queue, or opens an equal queue (QUE-15). ``update`` changes an existing queue (QUE-36)."""
+    """Creates a queue, or opens an equal queue (QUE-15). With ``update``, changes an existing queue (QUE-36)."""
     given = dict(attributes)
     profile_name = given.pop("profile", None) or given.pop("Profile", None)
     given = deliveries.located(redrive_policies.located(given, root.region), root)
@@ -81,11 +81,11 @@ def _check_new(root: Root, name: str, attributes: QueueAttributes) -> None:
 
 
 def _added(root: Root, row: QueueRow, checked: Ids, check: Callable[[], None]) -> QueueRow | None:
-    """Creates the tables and the row of a new queue. Returns the row, or a faster process's row. Returns None
-    after a slow creation, because a compactor may remove the tables.
+    """Creates the tables and the row of a new queue. Returns the row. If another process was faster, returns the
+    other row. Returns None if the creation took too long, because a compactor may remove the tables.
 
     Args:
-        checked: fence of the name at the last ``check``. A changed fence repeats ``check``.
+        checked: fence of the name at the last ``check``. If the fence has changed, ``check`` is repeated.
         check: raises an error if the queue must not be created.
 
     Raises:
@@ -122,7 +122,7 @@ def _updated(queue: OpenQueue, given: Mapping[str, Any], tags: Mapping[str, str]
 
 
 def _compare(row: QueueRow, given: dict[str, Any], always_refused: bool) -> None:
-    """Raises QueueNameExists unless attributes are equal and the profile allows reuse (QUE-15, QUE-16)."""
+    """Raises QueueNameExists if attributes differ, or if the profile never reuses names (QUE-15, QUE-16)."""
     differences = QueueAttributes.from_wire(row.attributes).differences(given)
     if always_refused or row.attributes.get("Profile") == "cmq":
         raise QueueNameExists(f"A queue named {row.name} already exists.")

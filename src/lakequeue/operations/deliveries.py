@@ -1,4 +1,4 @@
-"""The delivery table as an attribute of a queue. Operators' decisions on undecided messages (TAB)."""
+"""The delivery table as an attribute of a queue, and operators' decisions on undecided deliveries (TAB)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lakequeue.storage.roots import is_inside, root_of
 
 
 def located(given: Mapping[str, Any], root: Root) -> dict[str, Any]:
-    """Returns the attributes with an absolute path in ``Table`` (TAB-1). Raises InvalidAttributeValue."""
+    """Makes the path in ``table`` or ``Table`` absolute (TAB-1). Raises InvalidAttributeValue for a bad path."""
     found = dict(given)
     for name in {"table", "Table"} & found.keys():
         if found[name]:
@@ -44,12 +44,12 @@ def _place(given: object, root: Root) -> str:
 
 
 def identified(attributes: QueueAttributes) -> QueueAttributes:
-    """Returns the attributes with a new delivery id, or with none if the queue has no delivery table (TAB-1)."""
+    """Returns a copy with a new delivery id, or without an id if the queue has no delivery table (TAB-1)."""
     return attrs.evolve(attributes, delivery_id=None if attributes.table is None else new_delivery_id())
 
 
 def check_unmarked(queue: OpenQueue) -> None:
-    """Raises InvalidAttributeValue if messages have delivery marks, so that the table must not change (TAB-1)."""
+    """Refuses to change the table while messages have delivery marks (TAB-1). Raises InvalidAttributeValue."""
     now = queue.now()
     marked = sum(shard.ledger.query(lambda machine: machine.marked(now)) for shard in queue.shards)
     if marked:
@@ -65,7 +65,7 @@ def undecided(queue: OpenQueue) -> list[UndecidedDelivery]:
 
 
 def decide(queue: OpenQueue, delivered: bool) -> int:
-    """Decides that all undecided deliveries have arrived, or have not (TAB-10). Returns the messages' number."""
+    """Decides that all undecided deliveries have arrived, or have not (TAB-10). Returns the number of messages."""
     steps, decided = Steps("the decision"), 0
     with queue.service("decide") as call:
         for shard in queue.shards:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Delivering:
-    """The messages of a lease that are delivered into the queue's table. Not thread-safe.
+    """Delivers the messages of a lease into the queue's table. Not thread-safe.
 
     Attributes:
         settle: function that deletes the messages after the append.
@@ -71,7 +71,7 @@ class Delivering:
     # --- the messages
 
     def messages(self) -> list[Message]:
-        """Returns the messages with bodies, oldest first. Releases unreadable messages (DUR-8)."""
+        """Returns the messages with their bodies, oldest first. Releases messages that cannot be read (DUR-8)."""
         try:
             found = read(self.queue, self.leased.parts)
         except Exception:
@@ -103,13 +103,13 @@ class Delivering:
         """Makes failed messages visible. Raises LeaseLost if the lease no longer holds all of them.
 
         Args:
-            failed: the reason by receipt handle. For None, the receive does not count.
-            together: True if one error failed all messages that have a reason. They come again in halves (DLQ-12).
+            failed: reason by receipt handle. If the reason is None, the receive does not count.
+            together: True if one error failed all messages with a reason. Later receives get them in halves (DLQ-12).
         """
         self._release({self._offset(handle): reason for handle, reason in failed.items()}, together)
 
     def release_named(self, failed: Mapping[str, str | None]) -> int:
-        """Releases messages by receipt handle or id. Raises ReceiptHandleIsInvalid or LeaseLost."""
+        """Releases messages by handle or id, and returns how many. Raises ReceiptHandleIsInvalid or LeaseLost."""
         by_offset = leases.failures_of(self.leased, failed).get(self._shard.number, {})
         self._release(by_offset)
         return len(by_offset)
@@ -150,7 +150,7 @@ class Delivering:
     # --- the table
 
     def _try(self) -> bool:
-        """Records that an append is tried. Returns True if an earlier append was recorded."""
+        """Records that rows may be appended from now on. Returns True if this was already recorded."""
         tried, self.leased = self.leased.tried, attrs.evolve(self.leased, tried=True)
         return tried
 
@@ -185,7 +185,7 @@ class Delivering:
             return int(converted.num_rows)
 
     def _append_frame(self, df: Any, merge_schema: bool) -> int:
-        """Appends a Spark DataFrame (TAB-30). If writing its files fails, the lease survives."""
+        """Appends a Spark DataFrame (TAB-30). The lease stays valid if the DataFrame's files cannot be written."""
         from lakequeue.storage.delivery.frames import FrameRows
         from lakequeue.storage.delivery.spark_catalog import create
 
@@ -212,7 +212,7 @@ class Delivering:
         self.counts = protocol.deliver(self._opened, snapshot, marked, rows, **options)
 
     def open(self) -> tuple[DeliveryIdentity, Any]:
-        """Returns the delivery and the opened table for the user's write. Raises LeaseLost or TableUnavailable."""
+        """Returns the delivery and the table, for the user's own write. Raises LeaseLost or TableUnavailable."""
         with self.queue.service("delivery"):
             marked = self._marked()
             opened, _ = self._open(marked, None)
@@ -223,7 +223,9 @@ class Delivering:
             return marked.delivery, snapshot.handle
 
     def delivered(self) -> LeaseCounts:
-        """Deletes the messages if the delivery's commit arrived, else raises QueueClientError or LeaseLost."""
+        """Deletes the messages if the delivery's commit arrived. Otherwise raises QueueClientError or
+        LeaseLost.
+        """
         with self.queue.service("delivered") as call:
             marked = self._marked()
             opened, _ = self._open(marked, None)
@@ -243,8 +245,8 @@ class Delivering:
             return counts
 
     def anew(self, parts: Sequence[Sequence[str]] | None = None) -> list[Delivering] | None:
-        """Ends a refused delivery (TAB-27). Makes a new delivery of each part of its messages. Returns None if the
-        rows had arrived, and the messages were therefore deleted.
+        """Ends a refused delivery (TAB-27). Makes a new delivery for each part of its messages. Returns None if
+        the rows had arrived after all, so that the messages were deleted.
 
         Args:
             parts: the receipt handles of each part; None for a single part.

@@ -40,7 +40,7 @@ class DeliverySnapshot(Protocol):
     def schema(self) -> pa.Schema: ...
     @property
     def handle(self) -> Any:
-        """The ``deltalake`` table, for a write by the user."""
+        """The table as a ``deltalake`` object, to which the user can write."""
         ...
 
     def check(self) -> None: ...
@@ -48,23 +48,21 @@ class DeliverySnapshot(Protocol):
     def search(self, delivery: DeliveryIdentity) -> tuple[int, str | None] | None: ...
     def append(self, delivery: DeliveryIdentity, rows: Any, merge_schema: bool) -> None: ...
     def block(self, *deliveries: DeliveryIdentity) -> None:
-        """Blocks the rows of these deliveries in one commit. The application ids must all differ."""
+        """Blocks the rows of these deliveries in one commit. Each delivery must have another application id."""
         ...
 
 
 class DeliveryTable(Protocol):
-    """A delivery table. The table need not exist yet."""
+    """A delivery table, which may not exist yet."""
 
     @property
     def uri(self) -> str: ...
     def latest(self) -> DeliverySnapshot | None:
-        """Returns a snapshot of the table: the newest, or one that this thread keeps. Returns None for no
-        table.
-        """
+        """Returns the snapshot that this thread keeps, or the newest. Returns None if the table is missing."""
         ...
 
     def keep(self, snapshot: Any) -> None:
-        """Keeps a snapshot for the next delivery. Nothing may have been committed to the snapshot."""
+        """Keeps a snapshot of this thread for its next delivery. No commit may be based on the snapshot yet."""
         ...
 
     def read(self) -> DeliverySnapshot | None:
@@ -76,7 +74,7 @@ class DeliveryTable(Protocol):
 
 
 class DeliveryMarks(Protocol):
-    """The mark of one delivery on messages in a shard's ledger. A mark consists of a slot and a number."""
+    """The mark of one delivery, a slot and a number. The ledger of a shard marks the delivery's messages."""
 
     @property
     def delivery(self) -> DeliveryIdentity: ...
@@ -86,11 +84,11 @@ class DeliveryMarks(Protocol):
         ...
 
     def table_id(self) -> str | None:
-        """Returns the table's id in the ledger, or None. Returns "" if the marks belong to an earlier table."""
+        """Returns the table's id in the ledger, or None. Returns "" if the marks are for an earlier table."""
         ...
 
     def record(self, table_id: str) -> str | None:
-        """Records the table's id if the ledger has none. Returns the id, or None if the mark is gone."""
+        """Records the table's id if the ledger has none. Returns the ledger's id, or None without the mark."""
         ...
 
     def delete(self) -> LeaseCounts: ...
@@ -100,7 +98,7 @@ class DeliveryMarks(Protocol):
         ...
 
     def decide(self, delivered: bool, unrecorded: bool = False) -> int:
-        """Deletes or releases marked messages. ``unrecorded`` does so only if the ledger has no table id."""
+        """Deletes or releases marked messages. With ``unrecorded``, only if the ledger has no table id."""
         ...
 
 
@@ -108,18 +106,18 @@ class DeliveryStatus(Enum):
     """State of a delivery, according to the log of its table."""
 
     OPEN = "open"
-    """The log has neither the rows nor the block of the delivery. The rows may still arrive."""
+    """The log has neither the rows of the delivery, nor an entry that blocks them. The rows may still arrive."""
     ARRIVED = "arrived"
     BLOCKED = "blocked"
     """The table will never get the rows, because the delivery was blocked."""
     TAKEN = "taken"
-    """The table will never get the rows. Another copy of the root has used the delivery's number."""
+    """The table will never get the rows, because another copy of the root has used the delivery's number."""
     UNKNOWN = "unknown"
     """The log no longer shows if the rows arrived, because a newer delivery has used the slot."""
 
 
 def state_of(snapshot: DeliverySnapshot, delivery: DeliveryIdentity) -> DeliveryStatus:
-    """Returns the state of a delivery (TAB-25). ``snapshot`` must come from a newly opened table."""
+    """Returns the state of a delivery (TAB-25). Open the table anew for ``snapshot``."""
     version = snapshot.delivered(delivery.app_id)
     if version < delivery.version:
         return DeliveryStatus.OPEN
@@ -145,8 +143,7 @@ class OpenedDeliveryTable:
     def of(
         cls, table: DeliveryTable, marked: DeliveryMarks, schema: Callable[[], pa.Schema] | None
     ) -> tuple[OpenedDeliveryTable, DeliverySnapshot]:
-        """Opens the table for a delivery, or creates a missing table. Records the table's id in the ledger
-        (TAB-22).
+        """Opens the delivery table, or creates a missing table. Records the table's id in the ledger (TAB-22).
 
         Args:
             schema: returns the schema for a new table. If ``schema`` is None, a missing table is an error.
@@ -193,7 +190,7 @@ def append(
     merge_schema: bool = False,
     tried: bool = False,
 ) -> None:
-    """Appends the rows of a delivery (TAB-25). Returns once the rows are on disk; delete the messages only then.
+    """Appends the rows of a delivery (TAB-25). On return, the rows are on disk, and the messages can be deleted.
 
     Args:
         tried: True if the rows may have been appended before, under the same lease.
@@ -229,13 +226,13 @@ def append(
 def deliver(
     opened: OpenedDeliveryTable, snapshot: DeliverySnapshot, marked: DeliveryMarks, rows: Any, **options: bool
 ) -> LeaseCounts:
-    """Appends the rows of a delivery, and deletes its messages. Returns the deleted and the lost messages."""
+    """Appends the rows of a delivery, and deletes its messages. Returns counts of deleted and lost messages."""
     append(opened, snapshot, marked, rows, **options)
     return marked.delete()
 
 
 def close(opened: OpenedDeliveryTable, delivery: DeliveryIdentity) -> tuple[DeliveryStatus, DeliverySnapshot]:
-    """Blocks a delivery that is ``OPEN`` (TAB-26). Returns the state and a snapshot. Raises TableUnavailable."""
+    """Blocks a delivery that is ``OPEN`` (TAB-26). Returns its state, and a snapshot. Raises TableUnavailable."""
     reason = ""
     for _ in range(_TRIES):
         snapshot = opened.read()
@@ -250,8 +247,8 @@ def close(opened: OpenedDeliveryTable, delivery: DeliveryIdentity) -> tuple[Deli
 
 
 def block_all(table: DeliveryTable, deliveries: Sequence[DeliveryIdentity]) -> None:
-    """Blocks these deliveries, and all earlier deliveries of the same slots, by one commit (TAB-11). Each delivery
-    has a slot of its own. Raises TableUnavailable.
+    """Blocks these deliveries by one commit, and with each all earlier deliveries of its slot (TAB-11). No two
+    deliveries may have the same slot. Raises TableUnavailable.
     """
     reason = ""
     for _ in range(_TRIES):

@@ -21,14 +21,14 @@ from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.stats_rows import StatsRow
 
 NEWEST_COMMITS = 50
-"""Maximum number of newest entries of each log in which lost races are counted."""
+"""Maximum number of entries of each log, beginning with the newest, in which lost races are counted."""
 LEAST_COMMITS, MOST_ENTRIES = 5, 800
-"""Numbers of log entries in which races are counted: minimum for each log, and maximum for all logs together."""
+"""Minimum number of entries of a log in which lost races are counted, and maximum for all logs together."""
 
 _NOTED = [field.name for field in attrs.fields(QueueCounts) if field.name in attrs.fields_dict(StatsRow)]
-"""Names of the counts in the compactor's notes. Queues with undecided messages have no notes."""
+"""Names of the counts in the compactor's notes. The count of undecided messages is not in the notes."""
 LEAST_NOTED = 32
-"""Minimum number of queues whose depths are taken from the compactor's notes. Fewer queues are opened instead."""
+"""Minimum number of queues for which depths come from the compactor's notes. With fewer, each queue is read."""
 
 _T = TypeVar("_T")
 
@@ -83,7 +83,7 @@ class Depth:
         return stored(self.counts)
 
     def rates_since(self, before: Depth) -> tuple[float | None, float | None]:
-        """Returns messages sent and consumed per second since ``before``, or (None, None) for no time."""
+        """Returns messages sent and consumed per second since ``before``. (None, None) if no time has passed."""
         seconds = (self.at - before.at) / MICROS
         if seconds <= 0:
             return None, None
@@ -91,7 +91,7 @@ class Depth:
         return sent / seconds, (sent - (self.stored - before.stored)) / seconds
 
     def stay_since(self, before: Depth) -> float | None:
-        """Returns the average seconds from visible to deleted (Little's law), or None if nothing was consumed."""
+        """Returns the average seconds that messages waited (Little's law). None if no message was consumed."""
         _, consumed = self.rates_since(before)
         waiting = sum(each.counts.visible + each.counts.in_flight for each in (before, self)) / 2
         return waiting / consumed if consumed is not None and consumed > 0 else None
@@ -116,7 +116,7 @@ def by_priority(queue: OpenQueue) -> list[QueueCounts]:
 
 
 def is_held_back(queue: OpenQueue) -> bool:
-    """True if only the rate limit keeps messages from a receive. False without a rate limit (JOB-11)."""
+    """True if a receive would get messages if there were no rate limit. False without a rate limit (JOB-11)."""
     if queue.attributes.pace is None:
         return False
     with queue.service("counts"):
@@ -138,7 +138,7 @@ def _depth(shard: OpenShard, now: int) -> ShardDepth:
 
 
 def of_each_shard(queue: OpenQueue, call: Callable[[OpenShard], _T]) -> list[_T]:
-    """Returns the results of ``call`` for all shards. Calls several shards at a time."""
+    """Returns the results of ``call`` for all shards. Runs several calls concurrently."""
     first = call(queue.shards[0])  # it learns of shards that were added
     return [first, *concurrently(call, queue.shards[1:])]
 
@@ -160,7 +160,7 @@ def by_shard(queue: OpenQueue) -> list[ShardCounts]:
 
 
 def depths(queues: Sequence[OpenQueue]) -> Iterator[Depth | LakeQueueError]:
-    """Yields for each queue its depth, or the error of the read. Reads several queues at a time."""
+    """Yields the depth of each queue, or the error of the read. Reads several queues concurrently."""
     now = queues[0].now() if queues else 0
     known = noted(queues[0].root, [queue.row for queue in queues], now) if queues else {}
 
@@ -168,7 +168,7 @@ def depths(queues: Sequence[OpenQueue]) -> Iterator[Depth | LakeQueueError]:
 
 
 def or_errors(read: Callable[[OpenQueue], _T], queues: Sequence[OpenQueue]) -> Iterator[_T | LakeQueueError]:
-    """Yields for each queue the result of ``read``, or its error, in order. Runs several calls at a time."""
+    """Yields the result of ``read`` for each queue, or the error, in order. Runs several calls concurrently."""
 
     def answered(queue: OpenQueue) -> _T | LakeQueueError:
         try:
@@ -180,7 +180,7 @@ def or_errors(read: Callable[[OpenQueue], _T], queues: Sequence[OpenQueue]) -> I
 
 
 def noted(root: Root, rows: Sequence[QueueRow], now: int) -> dict[str, Depth]:
-    """Returns the depths of unchanged queues by key, from the compactor's notes: ten times faster than opening."""
+    """Returns depths by queue key from the compactor's notes, if valid. Ten times faster than opening a queue."""
     if len(rows) < LEAST_NOTED:
         return {}
     notes, store = root.notes.newest(), root.engine.store

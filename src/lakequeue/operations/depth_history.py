@@ -22,9 +22,9 @@ from lakequeue.storage.stats_rows import StatsRow
 from lakequeue.storage.stores import Store
 
 SPARSE = timedelta(seconds=150)
-"""Maximum time between two points of a plot. In a larger gap, the depth is unknown."""
+"""Maximum time between two points of a plot. If the time is longer, the depth in between is unknown."""
 MOST = 50
-"""Maximum ledger versions that are opened per shard, and maximum further instants with a depth."""
+"""Maximum number of ledger versions to open per shard. Also the number of regular instants with a depth."""
 
 
 def depth_history(queue: OpenQueue, since: datetime) -> list[Depth]:
@@ -39,7 +39,7 @@ def depth_history(queue: OpenQueue, since: datetime) -> list[Depth]:
 
 
 def unknown_spans(points: Sequence[Depth], begin: datetime) -> list[tuple[datetime, datetime]]:
-    """Returns the spans since ``begin`` without a known depth. Omits spans below 1/25 of a plot's width."""
+    """Returns time spans since ``begin`` without a known depth. Omits spans below 1/25 of the plot's width."""
     at = [begin, *(from_micros(point.at) for point in points)]
     visible = (at[-1] - begin) / 25
     gaps = [(first, last) for first, last in pairwise(at) if last - first > max(visible, SPARSE)]
@@ -52,7 +52,7 @@ def _of_row(minute: int, row: StatsRow) -> Depth:
 
 
 def _from_versions(queue: OpenQueue, since: int, now: int) -> list[Depth]:
-    """Returns depths from old versions of the ledgers: the depths at their commits, and at regular instants."""
+    """Returns depths from old versions of the ledgers, at the instants of commits and at regular instants."""
     shards = [_Past(queue, shard, since) for shard in queue.shards]
     begin = max([since, *(shard.begins[0] if shard.begins else now for shard in shards)])
     instants = {instant for shard in shards for instant in shard.begins if instant >= begin}

@@ -32,7 +32,7 @@ from lakequeue.storage import clock_guard, compaction_notes, layout
 from lakequeue.storage.reserve import missing, space_of
 
 CLOCK_SECONDS = 1.0
-"""Seconds by which the newest commit may be ahead of this machine's clock. More seconds cause a warning."""
+"""Seconds by which the newest commit may be ahead of this machine's clock without a warning."""
 LARGE_LEDGER = 200_000
 """Number of runs above which a shard gets a warning, because its ledger is slow."""
 LOST_SHARE = 0.5
@@ -68,22 +68,22 @@ class RootHealth:
     shards: list[ShardHealth] = attrs.field(factory=list)
     """Shards of all queues. The shard with the largest ledger comes first."""
     unreadable: list[str] = attrs.field(factory=list)
-    """A text for each unreadable queue, statistics or schedules. Omits those with damage in ``findings``."""
+    """A text for each queue, statistics or schedules that cannot be read, unless ``findings`` has the damage."""
     letterless: list[str] = attrs.field(factory=list)
-    """Names of queues whose dead-letter queue does not exist, or is the queue itself."""
+    """Names of queues whose dead-letter queue does not exist, or whose dead-letter queue is the queue itself."""
 
     paused: dict[str, str] = attrs.field(factory=dict)
     """Reasons why whole queues are paused, by name of the queue."""
     paused_groups: dict[str, dict[str, str]] = attrs.field(factory=dict)
-    """Reasons why message groups are paused, by name of the queue, and by group."""
+    """Reasons why message groups are paused, by name of the queue, then by group."""
     pauses: dict[str, list[Pause]] = attrs.field(factory=dict)
     """Pauses of queues and of message groups, by name of the queue."""
     concerns: list[Concern] = attrs.field(factory=list)
     """Concerns about queues and schedules, most urgent first."""
     shortage: Shortage | None = None
-    """Space or files that the root's disk lacks. None if the disk has enough."""
+    """The shortage of space or files on the root's disk. None if the disk has enough."""
     unreserved: list[str] = attrs.field(factory=list)
-    """Missing parts of the reserve for a full disk (``storage.reserve``)."""
+    """What is missing from the reserve that a full disk needs (``storage.reserve``), as texts."""
     store_use: StoreUse | None = None
     """Requests of running consumers to the object store. None on a local disk, or if no consumer runs."""
     longest_handler: LongestHandler | None = None
@@ -112,7 +112,7 @@ class RootHealth:
         return [each for each in self.findings if each.table == table]
 
     def add_unreadable(self, what: str, error: LakeQueueError, findings: Iterable[Finding]) -> None:
-        """Adds a failed read of ``what`` to ``unreadable``, unless damage in ``findings`` explains the error."""
+        """Adds the error of reading ``what`` to ``unreadable``, unless damage in ``findings`` explains it."""
         if not any(each.damage for each in findings):
             self.unreadable.append(f"{what}: {error}")
 

@@ -25,7 +25,7 @@ GROUPS = pa.schema(
         ("noisy", pa.bool_()),
     ]
 )
-"""Columns of groups with visible or in-flight messages. ``oldest_age`` is in seconds, of visible messages."""
+"""Columns of groups with visible or in-flight messages. ``oldest_age`` is in seconds, for visible messages."""
 
 _IN_FLIGHT = (MessageState.IN_FLIGHT.value, MessageState.MOVING.value)
 _COUNTED = pc.field("state").isin([MessageState.VISIBLE.value, *_IN_FLIGHT])
@@ -40,14 +40,14 @@ def group_counts(queue: OpenQueue, limit: int) -> list[GroupCounts]:
 
 
 def largest(sums: pa.Table, limit: int) -> list[GroupCounts]:
-    """Returns the largest groups in ``sums``, a result of ``group_sums``. Returns at most ``limit`` groups."""
+    """Returns the largest groups in ``sums``, up to ``limit``. The function ``group_sums`` makes ``sums``."""
     most = sums.append_column("all", pc.add(sums["visible"], sums["in_flight"]))
     order = [("all", "descending"), ("group_id", "ascending")]
     return [GroupCounts(**row) for row in most.sort_by(order).slice(0, limit).drop_columns("all").to_pylist()]
 
 
 def group_sums(queue: OpenQueue) -> pa.Table:
-    """Returns all message groups of a queue, as GROUPS without the columns ``queue`` and ``region``."""
+    """Returns all message groups of a queue, as ``GROUPS`` without the columns ``queue`` and ``region``."""
     with queue.service("groups"):
         queue.learn_of_shards()
         root, now = queue.root, queue.now()
@@ -104,7 +104,7 @@ def _noisy(sums: pa.Table, fifo: bool) -> pa.Array:
 
 
 def statement(judged: str, fifo: bool) -> str:
-    """Returns the SQL that computes message groups. ``judged`` is the SQL of the messages with their states."""
+    """Returns the SQL of the depth of message groups. ``judged`` is the SQL of messages with their states."""
     shares = ("visible", "in_flight")
     loud = " OR ".join(
         f"{share} >= {NOISE_FROM} AND {share} > {NOISE} * "

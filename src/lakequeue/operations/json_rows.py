@@ -16,9 +16,9 @@ _KEPT = ("group_id", "dedup_id", "delay_seconds", "message_attributes")
 
 
 class Bodies:
-    """Selects the columns of ``Queue.send_arrow``. The body is one column, or the whole row as JSON.
+    """Makes the columns of messages for ``Queue.send_arrow``. The body is one column, or the whole row as JSON.
 
-    JSON is as Spark writes it: no NULL fields, exact decimals, instants in UTC with microseconds, and bytes in
+    The JSON is equal to Spark's: no NULL fields, exact decimals, instants in UTC with microseconds, bytes in
     base64.
 
     Args:
@@ -26,7 +26,7 @@ class Bodies:
         body: the column with the bodies, or ``*`` for the whole row.
         order_by: a further column to keep.
         has_priorities: True to keep a column of priorities.
-        columns: columns of the rows, by message column, where the two names differ.
+        columns: maps names of message columns to names of row columns, where they differ.
 
     Raises:
         InvalidParameterValue: a column does not exist.
@@ -84,7 +84,7 @@ class Bodies:
 
 
 def _message_type(name: str, columns: Mapping[str, str], found: pa.Schema) -> pa.DataType:
-    """Returns the type of a message column. Integer columns that are used as ids become text."""
+    """Returns the type of a message column: text for an integer column that is used as an id."""
     type_ = found.field(columns.get(name, name)).type
     return pa.string() if name in columns and name.endswith("_id") and pa.types.is_integer(type_) else type_
 
@@ -98,7 +98,7 @@ _OTHER_BYTES = (pa.types.is_fixed_size_binary, pa.types.is_binary_view)
 
 
 def _readable(column: pa.Array) -> pa.Array:
-    """Casts fixed-size and view binary columns to plain binary. DuckDB would read the original columns as text."""
+    """Casts fixed-size and view binary columns to plain binary, because DuckDB would read them as text."""
     return column.cast(pa.binary()) if any(is_(column.type) for is_ in _OTHER_BYTES) else column
 
 
@@ -112,7 +112,7 @@ def _object(fields: Sequence[tuple[str, str, pa.DataType]], depth: int) -> str:
 
 
 def _text(value: str, type_: pa.DataType, depth: int = 0) -> str:
-    """Returns the SQL for a value as JSON text. DuckDB's own functions would round decimals to doubles."""
+    """Returns the SQL for a value as JSON text. DuckDB's functions would round decimals to doubles."""
     types, item = pa.types, f"e{depth}"
     if types.is_dictionary(type_):
         return _text(value, type_.value_type, depth)

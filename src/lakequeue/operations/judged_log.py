@@ -40,9 +40,9 @@ from lakequeue.storage.table_version import TableVersion
 ROWS = 8_192
 """Maximum number of messages in a batch."""
 BYTES = 32 << 20
-"""Maximum estimated bytes of a batch in memory. 8,192 messages of the largest size would take 8 GiB."""
+"""Maximum estimated bytes of a batch in memory. Without it, 8,192 of the largest messages would take 8 GiB."""
 FEW = 16
-"""Number of messages in the first batch. For a single message, a reader then opens few files."""
+"""Number of messages in the first batch, so that a reader of a single message opens few files."""
 
 _Stored = tuple[Integers, Integers, pa.RecordBatch]
 """Offsets, arrival instants and rows of consecutive messages."""
@@ -58,9 +58,9 @@ class JudgedShard:
     files: Sequence[LogFile]
     """Files of the log with messages that were not purged, by offset."""
     sent_before: Sequence[int | None]
-    """For each file, an instant in microseconds by which all its messages had been sent. None if unknown."""
+    """For each file, an instant (microseconds) before which all its messages were sent. None if unknown."""
     outdated: bool
-    """True if newer commits may have emptied rows of messages that this ledger stores; see ``emptied_rows``."""
+    """True if newer commits may have removed bodies of messages that this ledger has; see ``emptied_rows``."""
 
     @classmethod
     def load(
@@ -110,7 +110,7 @@ class JudgedShard:
     def batches(
         self, store: Store, names: Collection[str], condition: ds.Expression | None
     ) -> Iterator[pa.RecordBatch]:
-        """Yields columns of ``JUDGED`` in bounded batches, for all messages that may meet the condition."""
+        """Yields columns of ``JUDGED`` in batches. Omits messages that certainly do not meet the condition."""
         needed = ["position", "emptied", *log_columns(names)]
         for offsets, came_at, rows in _joined(self._stored(store.folder(self.messages), needed, condition)):
             yield self.judge.judge(offsets, came_at, rows, names)
@@ -160,11 +160,11 @@ class JudgedShard:
         return [found[group][:2] for group in chosen]
 
     def _alternatives(self, index: int, first: int, last: int) -> list[ds.Expression]:
-        """Returns a condition for each state that messages may have. Each message meets one condition."""
+        """Returns a condition for each state that messages may have. Each message meets one of the conditions."""
         return [self._known(index, first, last, state) for state in self._states(index, first, last)]
 
     def _known(self, index: int, first: int, last: int, state: MessageState) -> ds.Expression:
-        """Returns a condition that the messages of the range meet if they are in ``state``."""
+        """Returns a condition that every message of the range meets if the message is in ``state``."""
         offset, sent_at = pc.field("log_offset"), pc.field("sent_at")
         known = (
             names_are(self.judge.queue, self.judge.region)
@@ -207,7 +207,7 @@ class JudgedShard:
 
 
 def _joined(stored: Iterable[_Stored]) -> Iterator[_Stored]:
-    """Joins batches of small files. A ``Judge`` takes as long for one message as for a thousand."""
+    """Joins batches of small files, because a ``Judge`` takes as long for one message as for a thousand."""
     parts: list[_Stored] = []
     rows = size = 0
     most = FEW
@@ -234,7 +234,7 @@ def _one(parts: Sequence[_Stored]) -> _Stored:
 
 
 def _rows_of(group: pq.RowGroupMetaData, names: Sequence[str]) -> int:
-    """Returns how many rows of a row group fit into a batch. Only the columns ``names`` count."""
+    """Returns how many rows of a row group fit into a batch. Considers only the columns in ``names``."""
     columns = [group.column(index) for index in range(group.num_columns)]
     size: int = sum(
         each.total_uncompressed_size for each in columns if each.path_in_schema.partition(".")[0] in names
@@ -246,8 +246,8 @@ def _rows_of(group: pq.RowGroupMetaData, names: Sequence[str]) -> int:
 def surviving(
     known: Sequence[Sequence[ds.Expression]], condition: ds.Expression | None, schema: pa.Schema = JUDGED
 ) -> list[int]:
-    """Returns the indexes of the parts, such as files, that may have rows for ``condition``. ``known`` has
-    conditions of each part: each row of the part meets one of them.
+    """Returns the indexes of those parts, such as files, that may have rows for ``condition``. ``known`` has a
+    list of conditions for each part. Each row of the part meets one of these.
     """
     if condition is None:
         return list(range(len(known)))

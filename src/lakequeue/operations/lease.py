@@ -62,7 +62,7 @@ class LeasedMessages:
         return self.parts[0].claimed.mark
 
     def part_of(self, spans: Sequence[tuple[int, int]], mark: Mark | None) -> LeasedMessages:
-        """Returns the messages in ``spans``, marked for another delivery with ``mark``."""
+        """Returns the messages in ``spans`` as messages of another delivery, which has the mark ``mark``."""
         [part] = self.parts
         kept = [
             attrs.evolve(span, first=max(span.first, first), last=min(span.last, last))
@@ -124,7 +124,7 @@ def frame(leased: LeasedMessages) -> DataFrame:
 
 
 def stored(leased: LeasedMessages) -> tuple[list[LeasePlace], LeaseColumns]:
-    """Returns the messages' places in storage, and the values from which receipt handles are made."""
+    """Returns where the messages are stored, and the values from which their receipt handles are made."""
     queue = leased.queue
     key = receipt_handles.lease_key(queue.row.handle_key, leased.lease_id)
     columns = LeaseColumns(queue.key, leased.lease_id, key, queue.fifo)
@@ -184,14 +184,14 @@ def _pieces(places: list[LeasePlace]) -> Iterator[tuple[list[LeasePlace], int]]:
 
 
 def extend(leased: LeasedMessages, visibility_timeout: Duration) -> tuple[LeaseCounts, int]:
-    """Extends the lease. Returns the counts of held and lost messages, and the lease's new end in microseconds."""
+    """Extends the lease. Returns counts of held and lost messages, and the new end in microseconds."""
     timeout = check_visibility_timeout(leased.queue.attributes, visibility_timeout)
     visible_at = leased.queue.now() + timeout
     return settle(leased, lambda part: LeaseExtend(leased.lease_id, part.spans, timeout)), visible_at
 
 
 def release(leased: LeasedMessages, error: BaseException | None = None, unseen: bool = False) -> LeaseCounts:
-    """Makes all messages visible, and returns the counts. If ``unseen``, the receive does not count."""
+    """Makes all messages visible. Returns the counts. With ``unseen``, the receive does not count."""
     failure = None if error is None else _reason(leased, error)
 
     def command(part: ClaimedPart) -> Command:
@@ -208,8 +208,7 @@ _NONE_KEPT: Mapping[str, str | None] = {}
 
 
 def delete(leased: LeasedMessages, kept: Mapping[str, str | None] = _NONE_KEPT) -> LeaseCounts:
-    """Deletes all messages of the lease except ``kept``, and returns the counts. The messages in ``kept`` become
-    visible.
+    """Deletes all messages of the lease except those in ``kept``, which become visible. Returns the counts.
 
     Args:
         kept: why each kept message failed, or None, by receipt handle or message id.
@@ -231,7 +230,7 @@ def delete(leased: LeasedMessages, kept: Mapping[str, str | None] = _NONE_KEPT) 
 def failures_of(
     leased: LeasedMessages, failed: Mapping[str, str | None]
 ) -> dict[int, dict[int, DeadLetterReason]]:
-    """Returns failures by shard and offset. ``failed`` is like ``kept`` of ``delete``. Raises like ``delete``."""
+    """Returns failures by shard and offset. Raises like ``delete``, whose argument ``kept`` is ``failed``."""
     queue = leased.queue
     offsets: dict[int, dict[int, str | None]] = {}
     for text, shard, offset in _offsets_of_ids(leased, {text for text in failed if is_message_id(text)}):
@@ -249,7 +248,7 @@ def failures_of(
 
 
 def _offsets_of_ids(leased: LeasedMessages, wanted: set[str]) -> Iterator[tuple[str, int, int]]:
-    """Yields id, shard and offset of wanted messages. Raises InvalidParameterValue for ids of other leases."""
+    """Yields id, shard and offset of each message. Raises InvalidParameterValue if the lease lacks an id."""
     missing = set(wanted)
     for batch in batches(leased, ["message_id", "shard", "offset"]) if wanted else ():
         found = batch.filter(pc.is_in(batch["message_id"], pa.array(wanted, pa.string())))
@@ -306,7 +305,7 @@ def of_handle(queue: OpenQueue, text: str) -> LeasedMessages | None:
 
 
 def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
-    """Returns the messages that a lease still holds, maybe after its timeout, or None without messages."""
+    """Returns the messages that a lease still holds, even if its timeout has ended. None without messages."""
     parts = []
     with queue.service("lease_messages"):
         for shard in queue.shards:
@@ -327,7 +326,7 @@ def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
 
 
 def resumed(queue: OpenQueue, lease_id: str, timeout: float | None) -> LeasedMessages | None:
-    """Extends the lease of an interrupted batch. Returns None if ended, or if the table decides (TAB-31)."""
+    """Extends the lease of an interrupted batch. None if it has ended, or if a delivery table decides (TAB-31)."""
     leased = held(queue, lease_id)
     if leased is None:
         return None
@@ -355,7 +354,7 @@ def messages_failed_together(queue: OpenQueue, lease_id: str) -> int:
 
 
 def taken(leased: LeasedMessages) -> bool:
-    """True if another lease has received messages of this lease again."""
+    """True if another lease has received messages that this lease had received."""
     return any(
         run.first <= last and run.lease_id != leased.lease_id
         for part in leased.parts

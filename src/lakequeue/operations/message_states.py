@@ -66,7 +66,7 @@ REWINDABLE = "rewindable"
 TYPED_ATTRIBUTES = "typed_attributes"
 """Name of a column with the message attributes and their types."""
 SNAPSHOT = "snapshot"
-"""Name of the column with the log version from which the message was read, as ``KEY/SHARD/VERSION``."""
+"""Name of a column that says from which log version a message was read, as ``KEY/SHARD/VERSION``."""
 JUDGED = pa.schema(
     [
         *SCHEMA,
@@ -89,7 +89,7 @@ _RUNS = pa.schema(
     ]
 )
 _ALWAYS = ("sent_at", "delay_seconds", "source_receive_count", "first_sent_at")
-"""Columns of the log that are always read, because states are computed from these columns."""
+"""Columns of the log that are always read, because the state of a message depends on them."""
 STATES = [
     MessageState(name)
     for name in ("expired", "deleted", "moving", "held", "undecided", "visible", "in_flight", "delayed")
@@ -121,7 +121,7 @@ class Judge:
     def of(
         cls, queue: str, region: str, shard: int, head: Head, now: int, held_from: int, runs: pa.RecordBatch
     ) -> Judge:
-        """Makes a ``Judge`` for ``now``, or for a later last commit. ``runs`` comes from ``stored_runs``."""
+        """Makes a ``Judge`` for ``now``, or for the last commit if later. ``runs`` comes from ``stored_runs``."""
         attributes, instant = QueueAttributes.from_wire(head.attributes), max(now, head.committed_at)
         return cls(queue, region, shard, head, attributes, instant, held_from, runs)
 
@@ -131,7 +131,7 @@ class Judge:
         return self.runs.slice(start, max(0, stop - start))
 
     def judge(self, offsets: Integers, came_at: Integers, rows: _Rows, names: Collection[str]) -> _Rows:
-        """Returns columns ``names`` of ``JUDGED``. ``rows`` must have the columns ``log_columns(names)``."""
+        """Returns the columns ``names`` of ``JUDGED`` for ``rows``, which must have ``log_columns(names)``."""
         runs = self.runs_of(int(offsets[0]), int(offsets[-1]))
         place = np.searchsorted(runs["first_offset"].to_numpy(), offsets, side="right") - 1
         within = (place >= 0) & (np.append(runs["last_offset"].to_numpy(), -1)[place] >= offsets)
@@ -213,7 +213,7 @@ def names_are(queue: str, region: str) -> pc.Expression:
 
 
 def log_columns(names: Collection[str]) -> list[str]:
-    """Returns the columns of the log from which the columns ``names`` of ``JUDGED`` are computed."""
+    """Returns the columns of the log that are needed to compute the columns ``names`` of ``JUDGED``."""
     of = {TYPED_ATTRIBUTES: "message_attributes"} | dict.fromkeys(
         ("dead_letter_reason", "attempts"), "dead_letter_note"
     )
@@ -229,7 +229,7 @@ def integers(instants: pa.Array) -> Integers:
 
 
 def stored_runs(rows: pa.Table) -> pa.RecordBatch:
-    """Returns the runs in rows of the ledger (``layout.RECEIPTS``), by offset."""
+    """Extracts the runs from rows of the ledger (``layout.RECEIPTS``). The runs stay sorted by offset."""
     run = rows["run"].combine_chunks()
     arrays = [
         rows[field.name].combine_chunks() if field.name in rows.column_names else pc.struct_field(run, field.name)
@@ -247,7 +247,7 @@ def _source_names(arns: pa.Array) -> pa.Array:
 
 
 def _of_notes(rows: pa.Table | pa.RecordBatch, shown: Callable[[str | None], Any], kind: pa.DataType) -> pa.Array:
-    """Returns the notes of dead letters, each converted by ``shown``. Most messages have no note, and get NULL."""
+    """Applies ``shown`` to the notes of dead letters. Messages without a note get NULL."""
     notes = _whole(rows["dead_letter_note"])
     return (
         pa.nulls(len(rows), kind)

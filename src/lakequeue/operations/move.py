@@ -1,7 +1,7 @@
 """Moves messages to other queues: dead letters and redrives.
 
-A move takes three commits: the shard marks the messages as moving; the other queue's log appends them; the shard
-removes them. Any process completes an interrupted move (DLQ-2, DLQ-8).
+A move takes three commits. The shard marks the messages as moving. The log of the other queue appends them. The
+shard removes them. If the move is interrupted, any process completes it (DLQ-2, DLQ-8).
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class DeadLetterMoves:
     settling: Settling | None
     """Receipts to settle before the claims, in the same commits."""
     steps: Steps
-    """The commits of the receive that move dead letters."""
+    """Counts the commits of the receive that move dead letters."""
     _missing: dict[str, None] = attrs.field(factory=dict, init=False)
-    """ARNs of dead-letter queues that do not exist. Dead letters for these queues stay where they are."""
+    """ARNs of dead-letter queues that do not exist. Their dead letters stay in the source queue."""
 
     def resolve(self) -> None:
         """Finds the dead-letter queue in the catalog, unless this process knows the queue."""
@@ -76,7 +76,7 @@ class DeadLetterMoves:
                 self._find(policy.dead_letter_queue)
 
     def claim(self, shard: OpenShard, look: float, command: Claim) -> Result:
-        """Claims messages of a shard, and moves dead letters. For ``look``, see ``ShardLedger.command``."""
+        """Claims messages of a shard, and moves found dead letters. For ``look``, see ``ShardLedger.command``."""
         brought, damaged = None, False
         while True:
             targets: dict[str, Destination | None] = {**self.queue.dead_letter_queues, **self._missing}
@@ -181,7 +181,7 @@ def redrivable(
 
 
 def _only_target(queue: OpenQueue, destination: OpenQueue | None) -> Destination | None:
-    """Returns the checked ``destination`` of all messages, or None if each message goes to its source queue."""
+    """Checks ``destination`` and returns it. Returns None if each message goes to its source queue."""
     if destination is None:
         return None
     if destination.fifo != queue.fifo or destination.key == queue.key:
@@ -195,7 +195,7 @@ def _only_target(queue: OpenQueue, destination: OpenQueue | None) -> Destination
 
 
 def _check_dead_letters(queue: OpenQueue) -> None:
-    """Raises UnsupportedOperation unless the queue has dead letters, or is another queue's dead-letter queue."""
+    """Raises UnsupportedOperation if the queue has no dead letters, and is not a dead-letter queue."""
     batches = (batch for shard in queue.shards for batch in browse.batches(queue, shard, browse.ROWS))
     if any(batch.rows["source_receive_count"].null_count < len(batch.rows) for batch in batches):
         return
@@ -215,7 +215,7 @@ def _targets(
     only: Destination | None,
     check: Callable[[str], object],
 ) -> dict[Destination, list[int]]:
-    """Returns offsets to redrive, by destination. If ``only`` is None, messages go to their source queues."""
+    """Returns the offsets to redrive, by destination: ``only``, or if None the source queue of each message."""
     rows = range(len(batch.offsets)) if predicate is None else predicate.select(batch.table(predicate.columns))
     # messages that were redriven stay here
     dead_letters = pc.is_valid(batch.rows["source_receive_count"])
@@ -267,13 +267,13 @@ def finish(queue: OpenQueue, shard: OpenShard) -> None:
 
 @attrs.frozen
 class _Brought:
-    """A move that can end: its messages were copied, or its target is gone. The command ``end`` ends the move."""
+    """A move whose messages were copied, or whose target is gone. The command ``end`` completes the move."""
 
     end: Moved | MoveBack
     dead_letters: int
 
     def count(self, queue: OpenQueue, ended: Any) -> None:
-        """Counts the dead letters, unless another process has ended the move and counted them."""
+        """Counts the dead letters, if this process ended the move. Otherwise, another process has counted them."""
         if ended and isinstance(self.end, Moved):
             queue.tally(dead_lettered=self.dead_letters)
 
