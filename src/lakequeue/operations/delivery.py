@@ -104,7 +104,7 @@ class Delivering:
 
         Args:
             failed: reason by receipt handle. If the reason is None, the receive does not count.
-            together: True if one error failed all messages with a reason. Later receives get them in halves (DLQ-12).
+            together: True if one error failed all messages that have a reason. They come again in halves (DLQ-12).
         """
         self._release({self._offset(handle): reason for handle, reason in failed.items()}, together)
 
@@ -223,9 +223,7 @@ class Delivering:
             return marked.delivery, snapshot.handle
 
     def delivered(self) -> LeaseCounts:
-        """Deletes the messages if the delivery's commit arrived. Otherwise raises QueueClientError or
-        LeaseLost.
-        """
+        """Deletes the messages if the commit of the delivery arrived. Raises QueueClientError or LeaseLost."""
         with self.queue.service("delivered") as call:
             marked = self._marked()
             opened, _ = self._open(marked, None)
