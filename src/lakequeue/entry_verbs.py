@@ -136,7 +136,6 @@ class Wrapped:
         return dict(vars(self))
 
     async def _open(self) -> None:
-        """Opens a fresh copy in a thread. The event loop goes on."""
         if "_runtime" not in vars(self._sync):
             await self._threads(lambda: self._runtime)  # type: ignore[attr-defined]  # of `aio`'s faces
 

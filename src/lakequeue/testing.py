@@ -48,7 +48,6 @@ class ManualClock:
             raise ValueError("a clock starts at an aware instant")
         self._now = start.astimezone(timezone.utc)
         self._late_now = self._now
-        """The time of participants that are called late: after all other participants of the same instant."""
         self._patience = patience
         self._changed = threading.Condition()
         self._waiters: list[_ClockWait] = []
@@ -174,7 +173,6 @@ class ManualClock:
                 waiter.stir()
 
     def _rest(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Waits in real time until all participants rest. Ignores tasks of ``loop``: this call blocks them."""
         self._until(lambda: not self._restless(loop), "everybody to come to rest")
 
     def _restless(self, loop: asyncio.AbstractEventLoop | None) -> list[_Who]:

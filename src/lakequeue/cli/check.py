@@ -115,7 +115,6 @@ def _by_place(findings: Iterable[Finding]) -> dict[tuple[str | None, str | None]
 
 
 def _damaged(places: Collection[tuple[str | None, str | None]]) -> Iterator[str]:
-    """Yields a text for the damaged queues, and a text for a damaged root."""
     queues = sum(region is not None for region, _ in places)
     if queues:
         yield render.count(queues, "damaged queue")
@@ -124,7 +123,6 @@ def _damaged(places: Collection[tuple[str | None, str | None]]) -> Iterator[str]
 
 
 def _advice_lines(advice: Advice, pasted: Callable[[str], str]) -> Iterator[str]:
-    """Yields the lines of an advice: the problem, a hint, and the commands that help."""
     yield f"{'urgent' if advice.urgent else 'warning'}: {advice.text}"
     if advice.hint:
         yield f"  {advice.hint}"
@@ -132,7 +130,6 @@ def _advice_lines(advice: Advice, pasted: Callable[[str], str]) -> Iterator[str]
 
 
 def _step_lines(steps: Sequence[Remedy], pasted: Callable[[str], str]) -> Iterator[str]:
-    """Yields a line for each command, with the effect of the command in a comment."""
     commands = [pasted(step.command) for step in steps]
     width = max(map(len, commands), default=0)
     for command, step in zip(commands, steps, strict=True):

@@ -147,7 +147,6 @@ def _usage_text(error: BaseException, text: str) -> str:
 
 
 def _attribute_meant(error: BaseException) -> list[str]:
-    """Returns ``-a NAME=VALUE`` for an unknown option that names an attribute, if the command has attributes."""
     name = (getattr(error, "option_name", None) or "").lstrip("-").replace("-", "_")
     context = getattr(error, "ctx", None)
     takes_any = context is not None and any("-a" in each.opts for each in context.command.params)

@@ -106,7 +106,6 @@ Every = Annotated[
 
 
 _RAISED = re.compile(r'^  File "([^"]+)", line (\d+).*\n(?:    .*\n)*[A-Za-z_][\w.]*(?::|$)', re.MULTILINE)
-"""Matches the file and line where the Python error in a Spark error was raised."""
 
 
 def run(main: Callable[..., None]) -> NoReturn:

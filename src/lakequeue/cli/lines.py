@@ -140,7 +140,7 @@ def _send(queue: Queue, entries: list[SendEntry]) -> BatchResult:
 # --- JSON Lines
 
 _FIELDS = ("body", "attributes", "group_id", "dedup_id", "delay", "priority", "trace_header")
-"""Fields of a line that become part of the message."""
+"""Fields of a line that a send puts into the message."""
 _EXPORT_ONLY = ("message_id", "state", "sent_at", "visible_at", "receive_count", "source_queue", "moved_at")
 """Fields of a line that only an export writes. A send ignores these fields."""
 

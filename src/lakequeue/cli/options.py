@@ -147,7 +147,7 @@ def parse_pairs(texts: Iterable[str] | None, what: str, secret: bool = False) ->
 
 
 _OPTIONS = ("--dead-letter-queue", "--max-receive-count")
-"""Options of similar commands that attributes replace; a wrong attribute is compared with them."""
+"""Options of other commands that users may give as attributes. Errors for unknown attributes propose them."""
 
 
 def attribute_arguments(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -106,7 +106,6 @@ def message_text(message: Message) -> str:
 
 
 def _indented(text: str) -> str:
-    """Indents all lines but the first, so that no line looks like a field."""
     return text.replace("\n", "\n" + " " * 12)
 
 
@@ -236,7 +235,7 @@ class Fitting:
 
 
 _ABOVE = "\ue000"
-"""Marks a table cell whose name is printed on the line above. Names never contain this character."""
+"""Character that marks a table cell whose name is printed on the line above. No name contains it."""
 
 
 @contextmanager

@@ -56,7 +56,6 @@ class Ahead:
         self._hands = hands
         self._took: deque[int] = deque(maxlen=2 * hands)
         self._last = hands
-        """Last result of ``capacity``. Limits the next result."""
 
     def received(self, messages: Sequence[Message]) -> None:
         """Records the average size of received messages."""

@@ -195,7 +195,6 @@ class Consumer:
             self._runs.release()
 
     def _began(self) -> list[int]:
-        """Returns when each running call of the handler began, in microseconds."""
         return [call.began for loop in self._loops for call in loop.running.copy()]
 
     def _run_each(self, queue_loops: Sequence[RunLoop], until_empty: bool) -> None:
@@ -298,11 +297,9 @@ class Consumer:
         )
 
     def _health(self, place: int) -> Health:
-        """Returns the state of the consumer on the queue at index ``place``."""
         return self._loops[place].health() if self._loops else Health(False, self._controls.paused, 0, None, None)
 
     def _stop_run(self, loop: RunLoop) -> None:
-        """Stops the run of a loop, after an error. Does nothing if that run is over."""
         if self._runner is not None and loop in self._loops:
             self._stop_all()
 

@@ -46,8 +46,6 @@ _Ends = dict[str, tuple[Outcome, BaseException | None]]
 
 @attrs.define(eq=False)
 class _Batch:
-    """A batch that a thread handles."""
-
     delivering: Delivering
     began: int
     """Instant before the claim of the batch, in microseconds."""
@@ -103,7 +101,7 @@ class DeliveryLoop(RunLoop):
                 yield from wait_for_more(self.queue, until, self.interrupt, self.woken, idle)
 
     def _gather(self, since: int) -> Waits[None]:
-        """Waits until ``batch_wait`` after ``since``, or until a stop, so that the next claim gets more."""
+        """Waits until ``batch_wait`` after ``since``, so that a claim gets more messages. A stop ends the wait."""
         until = since + self._options.batch_wait_micros
         while self._now() < until and not self._stopping:
             yield from self._wait_until(until)

@@ -193,7 +193,6 @@ class ConsumerOptions:
         return None if timeout is None else self._refusal(check_visibility_timeout, timeout)
 
     def _refusal(self, check: Callable[[QueueAttributes, Any], object], value: object) -> str | None:
-        """Returns why the queue refuses a value; None if it accepts the value."""
         try:
             check(settings(self.queue), value)
         except QueueServiceError as error:

@@ -140,7 +140,7 @@ class Pool:
     # --- taken by hands
 
     def _hand_free(self, event: events.HandFree) -> None:
-        """Begins the next call of the handler if one may begin. A message received before is called alone."""
+        """Begins the next call of the handler, if any. A message that was received before gets its own call."""
         due = self.begins(self._now)
         while self.wants_hand and not (due and self.next_is_last):
             self._kept += 1
@@ -265,33 +265,30 @@ class Pool:
         return Done(job, handle=again[-1].handle) if again else Done(job, hold=hold)
 
     def _until(self, hold: Hold | None, now: int, longest: int) -> int:
-        """Returns the instant until which a message may wait to be settled; 0 if it may not wait."""
+        """Returns until when a handled message may wait for other messages to settle; 0 if it may not wait."""
         if not self.rules.linger or hold is None or hold.failed or hold.timeout <= 0:
             return 0
         longest = min(longest, (hold.visible_at - now) // 3)
         return now + longest if longest > 0 else 0
 
     def _end_rest(self, job: Job) -> list[Job]:
-        """Ends a turn early: removes and returns its messages that wait for a handler."""
         rest = [other for other in job.turn.jobs if other.state is State.WAITING]
         job.turn.jobs.clear()
         return rest
 
     def _settle_later(self, done: Done) -> None:
-        """Adds a message to settle. Wakes the loop unless another message has to be settled as early."""
+        """Adds a message to settle. Wakes the loop if no other message must be settled as early as this one."""
         done.job.state = State.FINISHED
         if all(each.due is not None or each.until > done.until for each in self._done):
             self._wake()
         self._done.append(done)
 
     def _finish(self, jobs: Sequence[Job]) -> None:
-        """Ends messages that need no further action. The next messages of their groups may begin."""
         self._forget(jobs)
         for turn in dict.fromkeys(job.turn for job in jobs):
             self._go_on(turn)
 
     def _forget(self, jobs: Iterable[Job]) -> None:
-        """Ends messages, without beginning the next messages of their groups."""
         for job in jobs:
             self.holds.drop(job.handle)
             job.state = State.ENDED
@@ -367,7 +364,6 @@ class Pool:
         self._do(holds.WaitUntil(min(instants, default=None)))
 
     def _hand_in(self) -> bool:
-        """Adds all ``_letters`` to the next round if they must not wait longer. Returns True if it added any."""
         due = self._letters.due(self._now)
         self._done += [done for done, _ in due]
         self._failures |= {done.handle: reason for done, reason in due if reason is not None}
@@ -390,7 +386,7 @@ class Pool:
         return due, failures
 
     def _would_be_hidden(self, done: Done) -> bool:
-        """True if a running extension could take effect after a release, and hide the released message again."""
+        """True if a running extension may still hide a message after its release."""
         return done.again_in is not None and self.holds.is_extending(done.handle)
 
     def next_event(self) -> int | None:
@@ -482,7 +478,7 @@ class Pool:
         return (self._busy_hands + max(1, self._totals.hands - self._totals.busy)) * self.rules.batch
 
     def _given_back_at(self) -> int | None:
-        """Returns when messages held ahead are given back; None without such messages, or with ``prefetch``."""
+        """Returns when messages claimed ahead are given back; None if there are none, or with ``prefetch``."""
         if self.rules.prefetch is not None or not (ahead := self._held_ahead()):
             return None
         return ahead[0].since + self.ahead.behind
@@ -493,13 +489,13 @@ class Pool:
         return self._waiting()[-number:] if number > 0 else ()
 
     def _need_hands(self) -> int:
-        """Returns the number of active messages, except messages that only wait to become dead letters."""
+        """Returns the number of active messages, without failed messages that wait to become dead letters."""
         return len(self.active) - len(self._letters)
 
     # --- hands for last receives
 
     def _free_hands(self, done: int) -> FreeHands | None:
-        """Returns the free handlers for a claim; None if ``prefetch`` asks to claim ahead in any case."""
+        """Returns the ``FreeHands`` of a claim; None with ``prefetch``, which needs no free hands to claim."""
         return None if self.rules.prefetch else self.rules.claims(partial(self._free, done))
 
     def _free(self, done: int) -> int:

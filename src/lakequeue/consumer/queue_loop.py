@@ -385,7 +385,7 @@ class QueueLoop(RunLoop):
             self._stop()
 
     def _settle(self) -> int | None:
-        """Settles messages that are due. Returns when more messages are due; None until another handler ends."""
+        """Settles messages that are due. Returns when the next ones are due; None before another handler ends."""
         for action in self.report(events.RoundDue(paused=True, not_before=0, may_linger=False)):
             if isinstance(action, events.Round):
                 self._exchange(action)

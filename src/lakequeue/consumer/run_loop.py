@@ -55,8 +55,8 @@ class RunLoop(ABC):
         self.outages = OutageMonitor(options.outage, queue.name, self._clock, self.interrupt.set)
 
     def run(self, until_empty: bool) -> Waits[None]:
-        """Receives and handles messages, see ``Consumer.run``. Yields when a wait ends, if ``woken`` is not
-        set.
+        """Receives and handles messages, see ``Consumer.run``. Yields the end of each wait; ``woken`` ends a wait
+        early.
         """
         with self.interrupt.waking(self.woken.set):
             try:
@@ -114,7 +114,6 @@ class RunLoop(ABC):
         return True
 
     def _wait_until(self, instant: int | None) -> Waits[None]:
-        """Waits until an instant, or until there is something to do."""
         self.woken.clear()
         if not self.interrupt.is_set():
             yield NEVER if instant is None else from_micros(instant)

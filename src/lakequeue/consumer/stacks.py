@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 _OURS = (str(Path(__file__).parents[1]), threading.__file__)
 """Prefixes of file names. Stack frames in these files lead to a handler, and are not shown."""
 _IDS = 3
-"""Maximum number of message ids that are named for a batch."""
 
 
 def running_calls(consumer: Consumer) -> Iterator[str]:

@@ -26,7 +26,6 @@ except ModuleNotFoundError as error:
 
 DEFAULT_CONNECTION = "lakequeue_default"
 _WAIT_TIME = 20
-"""Seconds that one long poll waits. No profile of queues has a lower maximum."""
 _OUTAGE = Outage()
 
 _log = logging.getLogger("lakequeue")

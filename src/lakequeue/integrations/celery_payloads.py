@@ -27,14 +27,14 @@ _LARGEST = 64 * 2**20
 _MOST = 1_000_000
 """Maximum lists, objects and elements in decompressed JSON: 64 MiB of ``[],`` would take 1.5 GB of memory."""
 _ELEMENT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|([\[{,])', re.DOTALL)
-"""Matches JSON strings, and each ``[``, ``{`` and ``,`` outside of strings. Only the latter are captured."""
+"""Matches JSON strings, and ``[``, ``{`` or ``,`` outside of strings. The group captures only these characters."""
 
 _DECOMPRESSORS: dict[Any, Callable[[], Any]] = {
     bz2.decompress: bz2.BZ2Decompressor,
     lzma.decompress: lambda: lzma.LZMADecompressor(memlimit=128 * 2**20),
     zlib.decompress: zlib.decompressobj,
 }
-"""Classes by kombu's decompressing function. They decompress in parts, which limits the output."""
+"""Decompressors that work in parts, so that their output can be limited, by kombu's decompressing function."""
 if zstd := getattr(compression, "zstd", None):
     _DECOMPRESSORS[zstd.decompress] = zstd.ZstdDecompressor
 if getattr(compression, "brotli", None):
@@ -84,7 +84,6 @@ def _is_task(found: object) -> bool:
 
 
 def _complete(found: dict[str, Any]) -> bool:
-    """Adds missing ``args``, ``kwargs`` and ``options`` to a follow-up task. Returns True if any was missing."""
     lacking = _PARTS.keys() - found.keys()
     found.update((name, _PARTS[name]()) for name in lacking)
     return bool(lacking)
@@ -107,7 +106,7 @@ _OPTIONS: Mapping[str, _Check] = {
     "group_id": _is_text,
     "task_id": lambda found: _is_name(found),
 }
-"""Checks of those options of a follow-up task that Celery reads after a failure."""
+"""Checks of the options of a follow-up task. Celery reads these options after a failure."""
 _TASK: _Table = {
     **dict.fromkeys(("argsrepr", "kwargsrepr", "group", "lang", "meth", "origin"), (_is_text, "a text")),
     **dict.fromkeys(("parent_id", "root_id", "shadow", "taskset"), (_is_text, "a text")),
@@ -125,7 +124,7 @@ _TASK: _Table = {
         "a pair of numbers",
     ),
 }
-"""Checks of those fields of a task that the main process of a Celery worker reads."""
+"""Checks of the fields of a task. A Celery worker's main process reads these fields."""
 _PROPERTIES: _Table = {
     **dict.fromkeys(("correlation_id", "reply_to"), (_is_text, "a text")),
     "priority": (_is_number, "a number"),
@@ -241,7 +240,6 @@ def _loaded(text: str) -> Any:
 
 
 def _member(whole: dict[str, Any], name: str) -> dict[str, Any]:
-    """Returns the object with a name in a message. Adds an empty object if the message lacks it."""
     if whole.get(name) is None:
         whole[name] = {}
     found: dict[str, Any] = whole[name]

@@ -28,9 +28,9 @@ from lakequeue.model.secrets import hidden
 _DAY = 24 * 3600
 _LONGEST = 14 * _DAY
 _KEPT = 300
-"""Seconds for which auto-delete queues keep messages. Celery uses these queues for remote control and events."""
+"""Seconds for which auto-delete queues, such as Celery's queues for remote control, keep messages."""
 _ABANDONED = 60
-"""Seconds. The owner of an auto-delete queue counts as dead if a message has waited there for longer."""
+"""Maximum seconds that a message waits in an auto-delete queue. After that, the queue's owner counts as dead."""
 _BINDINGS_KEPT = 1.0
 """Seconds for which a process caches the bindings that it has read."""
 _BINDING, _AUTO_DELETE = "kombu:binding:", "kombu:auto-delete"
@@ -151,7 +151,7 @@ class Broker:
         return (eta - self._lake.clock.now()).total_seconds()
 
     def _delay(self, queue: Queue, eta: datetime | None) -> float:
-        """Returns the seconds until an ETA, or fewer if the task's retention would end before it could run."""
+        """Returns the seconds until an ETA, or less if the task could not run before its retention ends."""
         if eta is None:
             return 0
         kept = float(queue.attributes()["message_retention_period"])
@@ -240,7 +240,6 @@ class Broker:
 
 
 def _in_tag(exchange: str) -> str:
-    """Shortens the name of an exchange so that it fits into the key of a tag."""
     return exchange if len(exchange) <= 105 else f"{exchange[:80]}-{_short_hash(exchange)}"
 
 

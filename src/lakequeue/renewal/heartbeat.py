@@ -23,7 +23,7 @@ from lakequeue.renewal.holds import Event, Extend, Holds, Verdict
 from lakequeue.renewal.policies import Hold, Renewal
 
 _IN_TURN = 4
-"""Maximum number of batches that are extended in sequence. More batches are extended in parallel."""
+"""Maximum number of batches that are extended in sequence. If there are more, all are extended in parallel."""
 _AT_ONCE = 32
 _LEASE = "lease"
 

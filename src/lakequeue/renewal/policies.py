@@ -23,7 +23,7 @@ _TOO_LITTLE_LEFT = 400_000
 _PAUSE = 50_000
 """Minimum microseconds between two attempts to extend a receipt."""
 _PAUSE_AFTER_EXPIRY = MICROS
-"""Minimum microseconds between two attempts for an expired receipt. Its handle may still work (RCP-8)."""
+"""Minimum microseconds between two attempts to extend an ended receipt, whose handle may still work (RCP-8)."""
 
 
 @attrs.frozen
@@ -255,7 +255,6 @@ def _within_twelve_hours(hold: Hold, now: int, timeout: int) -> int:
 
 
 def _not_below(options: object, name: str, other: str) -> Sequence[str]:
-    """Returns the problem if the duration ``name`` is not less than ``other``. Skips invalid durations."""
     value, limit = getattr(options, name), getattr(options, other)
     if _ANY(value) or _ANY(limit) or duration_micros(value) < duration_micros(limit):
         return ()

@@ -17,7 +17,7 @@ from lakequeue.serve.errors import RequestError
 MAX_PER_CALLER = 2
 """Maximum number of requests with a condition that one caller may have at the same time."""
 MAX_IN_TOTAL = 16
-"""Maximum number of requests with a condition at the same time. Each request occupies a thread."""
+"""Maximum number of requests with a condition at the same time, because each of them occupies a thread."""
 
 _Result = TypeVar("_Result")
 

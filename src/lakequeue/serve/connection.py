@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from lakequeue.serve.shares import Holder, Shares
 
 MAX_PARTIAL_BYTES = 64 * 1024
-"""Maximum number of bytes that are buffered of an incomplete head or an incomplete body part."""
+"""Maximum bytes that are buffered while a head, or a part of a body, has not arrived completely."""
 BUSY = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 """The response to a client if there are too many connections."""
 MAX_PIPELINED = 100

@@ -16,7 +16,7 @@ MOST = 1_000
 REST = timedelta(seconds=30)
 """Minimum time between two checks of a damaged queue."""
 REST_FACTOR = 20
-"""Factor. After a check, the next check waits for the duration of the check times this factor."""
+"""Factor. A check that took a time ``t`` is followed by a pause of at least ``t`` times this factor."""
 
 
 def _in_thread(work: Callable[[], None]) -> None:
@@ -34,7 +34,6 @@ class MetDamage:
         self._met: dict[tuple[str, str, str], tuple[str, datetime]] = {}
         self._start = start
         self._rests: dict[str, datetime] = {}
-        """Instant from which a damaged queue may be checked again, by queue key."""
 
     def begun(self) -> None: ...
 

@@ -28,7 +28,7 @@ _RENAMED = {
     "InvalidParameterValue": "InvalidParameterValueException",
     "MissingParameter": "MissingRequiredParameterException",
 }
-"""Error codes that the service model omits, and their names in the JSON protocol (ERR-6)."""
+"""Names in the JSON protocol of two error codes that the service model omits (ERR-6)."""
 _LEGACY_CODES = {"AccessDeniedException": "AccessDenied"}
 _NAMES = {
     **ATTRIBUTE_NAMES,

@@ -28,7 +28,7 @@ BODY_TIMEOUT = 30.0
 MAX_TOTAL_BODY_BYTES = 256 * 2**20
 """Maximum number of bytes in the bodies of all current requests together."""
 MAX_UNVERIFIED_KEY_BYTES = 64 * 2**20
-"""Maximum bytes of all bodies that name the same key and are not verified, because they are incomplete."""
+"""Maximum bytes of all incomplete bodies that name the same key. Incomplete bodies cannot be verified."""
 MAX_UNVERIFIED_BYTES = 128 * 2**20
 """Maximum number of bytes in all unverified bodies together."""
 UNCOUNTED_BYTES = 64 * 2**10

@@ -29,7 +29,7 @@ from lakequeue.shard.state import ShardState
 
 PURGE_INTERVAL = 60 * MICROS  # PUR-2
 _GRACE = MICROS
-"""Microseconds of tolerance. A rewind to an instant that is less than this too early is accepted."""
+"""Microseconds. A rewind is accepted if its instant is too early by less than this time."""
 
 
 def check_purge(state: ShardState, command: Purge) -> None:
@@ -198,7 +198,6 @@ LONGEST = 12 * 3600 * MICROS
 
 
 _HAPPENED = ("received_at", "first_received_at", "attempted_at")
-"""Names of the fields of a run that are instants of past events."""
 
 
 def is_ahead(head: Head, runs: Sequence[Run], now: int) -> bool:

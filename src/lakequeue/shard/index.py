@@ -264,7 +264,7 @@ class ShardIndex:
         return self.log.sent_at(offset) + self.delay
 
     def stored_from(self, offset: int) -> int:
-        """Returns the lowest stored offset from ``offset`` on. Never-received messages count as stored."""
+        """Returns the lowest stored offset at or above ``offset``. Never-received messages count as stored."""
         if offset >= self.head.head_offset:
             return offset
         first = self.runs.first_from(offset)

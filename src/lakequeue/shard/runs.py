@@ -224,7 +224,7 @@ class RunMap:
         return None
 
     def first_from(self, offset: int) -> int | None:
-        """Returns the lowest offset from ``offset`` on that is in a run. Returns None if no run follows."""
+        """Returns the lowest offset in a run at or above ``offset``; None if there is no such offset."""
         if self.at(offset) is not None:
             return offset
         return next(iter(self._runs.irange(minimum=offset)), None)

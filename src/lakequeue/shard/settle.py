@@ -201,7 +201,7 @@ def check_total(state: ShardState, run: Run, timeout: int) -> None:
 
 
 def _counts(spans: Spans, done: int, released: int = 0) -> LeaseCounts:
-    """Returns the counts of a command on a lease. Messages neither done nor released count as lost."""
+    """Counts messages after a command on a lease. A message is lost if it is neither done nor released."""
     total, reached = 0, -1
     for first, last in sorted(spans):
         total += max(0, last - max(first, reached + 1) + 1)

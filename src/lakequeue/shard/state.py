@@ -112,7 +112,7 @@ class ShardState(ShardIndex):
                 groups.removed(first, last)
 
     def _limit_history(self) -> None:
-        """Drops the deletion instants of the oldest history runs. Without instants, these runs can be joined."""
+        """Drops the deletion instants of the oldest runs of the history, so that these runs can be joined."""
         if len(self.history) > self._history_limit:
             timed = [run for run in self.history if run.visible_at is not None]
             for run in timed[: -TIMED_RUNS // 2]:

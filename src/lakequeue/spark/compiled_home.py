@@ -64,7 +64,6 @@ def _linked_home() -> str | None:
 
 
 def _is_compiled(zipped: Path) -> bool:
-    """Returns True if the zip contains compiled files."""
     if not zipfile.is_zipfile(zipped):
         return False
     with zipfile.ZipFile(zipped) as file:

@@ -87,7 +87,7 @@ _PARSED: Mapping[str, tuple[Callable[[str], Any], str]] = {
     "sentFrom": _INSTANT,
     "sentBefore": _INSTANT,
 }
-"""Parsers of the options that are not plain texts. Each has a description of the valid values."""
+"""Parser and description of each option that is not a plain text. The description names the valid values."""
 
 
 @attrs.frozen

@@ -209,7 +209,7 @@ JARS: Mapping[str, Sequence[str]] = {
 _WHEEL_ONLY = {"4.4.1"}
 """Releases of the Python package delta-spark for which no jars were published."""
 _BEFORE_SUFFIX = {"4.0.0", "4.0.1"}
-"""Releases of Delta whose Maven artifact has no version of Spark in its name."""
+"""Releases of Delta whose Maven artifacts do not have a version of Spark in their names."""
 
 
 IN_SPARK = (

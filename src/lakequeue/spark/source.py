@@ -83,7 +83,6 @@ class StreamLeases:
         self._options = options
         self._renewal = ComputedRenewal(options.visibility_timeout, options.lease_seconds)
         self._kept: dict[str, tuple[Lease, ExitStack]] = {}
-        """The leases that this process extends, by lease id. Leaving a lease's context ends its extension."""
         self._deleted = ""
         self._offered: tuple[Offset, Offset] | None = None
         self._reached = START

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from lakequeue.entry_verbs import ActiveConsumer, Concern, Shortage
 
 KEPT_SECONDS = 30
-"""Maximum seconds for which depths and consumers that were read are used again."""
+"""Seconds for which depths and consumers of queues are cached."""
 MOST = 200
 """Maximum number of problems in a list."""
 MOST_COUNTED = 20
@@ -244,7 +244,6 @@ class Attention:
 
     @staticmethod
     def _for(caller: Caller, concern: Concern, errors: dict[str, dict[str, int]]) -> dict[str, Any]:
-        """Returns a problem's fields as the caller may see them."""
         if concern.kind == "dead letters" and caller.may("ReceiveMessage", concern.queue):
             concern = concern.with_errors(errors.get(concern.queue, {}))
         since = concern.since and format_instant(concern.since)
@@ -275,7 +274,6 @@ def _check(name: str) -> Remedy:
 
 
 def _of_root(advice: Advice, runbook: str, **more: Any) -> dict[str, Any]:
-    """Returns the fields of a problem of the root."""
     return {"text": advice.text, "hint": advice.hint, "steps": [*map(attrs.asdict, advice.steps)]} | {
         "runbook": runbook,
         **more,

@@ -56,7 +56,7 @@ def schedule(row: Schedule, now: datetime) -> dict[str, Any]:
 
 def message_list(search: Search, limit: int) -> dict[str, Any]:
     """Returns messages with shortened bodies, and the start of the next page. ``tested`` is the number of messages
-    that the search read; None unless the search hit its limit.
+    that the search read; None if the search has not hit its limit.
     """
     listed: list[dict[str, Any]] = []
     size, more = 0, False

@@ -43,7 +43,7 @@ HEADER = "x-lakequeue-console"
 RECORD_INTERVAL = 60.0
 """Seconds between two recordings of the depths of all queues, which sparklines show."""
 MAX_CONCURRENT = 16
-"""Maximum number of console requests at the same time. Requests that ``conditions`` runs do not count."""
+"""Maximum number of console requests at the same time. Requests with a condition have a limit of their own."""
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"

@@ -16,7 +16,7 @@ _PACKAGE = Path(__file__).parents[2]
 _INSTALLED, _CHECKOUT = _PACKAGE / "runbooks", _PACKAGE.parents[1] / "docs"
 """Directories that contain the pages: the first in an installed package, the second in a checkout."""
 _PARTS = {"operation": "", "operation/stores": "stores/", "guides": "guides/", "reference": "reference/"}
-"""Prefix of the names of pages, for each directory that contains pages."""
+"""Maps directories of pages to the prefix of their pages' names."""
 _FRAME = """<!doctype html>
 <html lang="en">
 <head>
@@ -80,12 +80,11 @@ def _rendered(name: str) -> str:
 
 
 def _anchor(heading: str) -> str:
-    """Returns the id of a heading. The documentation's site gives the heading the same id."""
+    """Returns the id of a heading, as the documentation's site computes it."""
     return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip())
 
 
 def _up(name: str) -> str:
-    """Returns the relative path from a page up to the console."""
     return "../" * (name.count("/") + 1)
 
 

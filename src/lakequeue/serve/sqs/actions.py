@@ -183,7 +183,6 @@ class Actions:
         return self.queue(queue.name)
 
     def _do(self, parameters: Structure, call: Callable[[Queue], object]) -> Structure:
-        """Calls a function with the queue that a request names. Returns an empty result."""
         self.on_queue(parameters["QueueUrl"], call)
         return {}
 

@@ -146,7 +146,7 @@ class SqsEndpoint:
         return _Response(answer, content, headers=response_headers, media_type=format.RESPONSE_TYPE)
 
     def _complete(self, parameters: dict[str, Any], action: str, caller: Caller, trace: str | None) -> None:
-        """Adds two values to the parameters that the body does not contain: the trace header and the caller."""
+        """Adds the trace header and the caller to the parameters, because the body does not contain them."""
         if action == "SendMessage" and trace:
             add_trace_header(parameters, trace)
         if action in SENDING and self._actions.sender is None:
@@ -206,7 +206,6 @@ class _Response(Response):
 
 
 async def _parse(body: bytes, parse: Callable[..., _Parsed], *arguments: Any) -> _Parsed:
-    """Calls ``parse``. If the body has at least ``LARGE`` bytes, calls it in a thread."""
     if len(body) < LARGE:
         return parse(*arguments)
     return await asyncio.to_thread(parse, *arguments)

@@ -19,7 +19,7 @@ from lakequeue.shard.runs import Head, MessageLog
 from lakequeue.shard.spans import SpanSet, joined
 
 LOOK_AHEAD = 4096
-"""Number of offsets that a claim or delete searches for a group's messages (FIF-5). Equal in all processes."""
+"""Number of offsets that a claim or delete searches for a group's messages (FIF-5). The same in all processes."""
 
 
 class FifoShard(Protocol):
@@ -31,7 +31,7 @@ class FifoShard(Protocol):
     attributes: QueueAttributes
 
     def stored_from(self, offset: int) -> int:
-        """Returns the lowest stored offset from ``offset`` on. Never-received messages count as stored."""
+        """Returns the lowest stored offset at or above ``offset``. Never-received messages count as stored."""
 
     def visible_since(self, offset: int) -> int:
         """Returns the instant at which a message becomes visible. The instant may lie in the past."""
@@ -184,11 +184,10 @@ class Groups:
             self._place(group)
 
     def _headed(self, first: int, last: int) -> list[str]:
-        """Removes from ``_heads`` the groups whose first message is in a range. Returns these groups."""
         return [self._heads.pop(offset) for offset in list(self._heads.irange(first, last))]
 
     def _place(self, group: str) -> None:
-        """Lets a group wait if its first message is available and the group is not paused."""
+        """Puts a group into the heap if its first message is available and the group is not paused."""
         offsets = self._groups.get(group)
         head = None if offsets is None else offsets.head(self._shard)
         if head is None:
