@@ -1,4 +1,4 @@
-"""The catalog: the table ``queues``, with a row for each queue incarnation. Fences guard changes."""
+"""The catalog: the table ``queues``, which has a row for each queue incarnation."""
 
 from __future__ import annotations
 
@@ -139,13 +139,11 @@ class Catalog:
         return [key for key in found if key not in self._by_key]
 
     def transact(self, decide: Callable[[], Decision[_T]], busy: str) -> _T:
-        """Decides on the newest rows, and commits. Returns the decision's value; see ``transaction.transact``."""
+        """Loads the newest rows, commits the change that ``decide`` returns, and returns the change's value."""
         return transact(self._open(), lambda _: decide(), busy=busy).value
 
     def put(self, rows: Sequence[QueueRow], fence: Ids, value: _T) -> Change[_T]:
-        """Returns a change that writes ``rows`` and has the value ``value``. ``fence``: the fence of the rows'
-        names.
-        """
+        """Returns a change that writes ``rows`` and has the value ``value``. See ``fence`` for the argument."""
         return self._merge(rows, fence, "put", value)
 
     def remove(self, row: QueueRow) -> Change[None]:
@@ -158,7 +156,7 @@ class Catalog:
         return Change(fence, ids, partial(self._open().merge, source, "key"), value)
 
     def fence(self, *places: QueueLocation) -> Ids:
-        """Returns the fence for changes of queue names: an application id for each name, with its version."""
+        """Returns each name's application id and version. A commit fails if one of them has changed by then."""
         names = (f"queue-{name_hash(place.region, place.name)}" for place in places)
         return {name: self._open().transaction(name) for name in names}
 
@@ -180,9 +178,9 @@ class Catalog:
 
     @contextmanager
     def copying(self) -> Iterator[Callable[[], bool]]:
-        """Protects the tables of queues that are copied into this root, as ``creating`` does for new queues.
+        """Protects the tables of queues that are copied into this root from removal, as ``creating`` does.
 
-        On object stores, the protection lasts a day.
+        On object stores, the protection ends after a day.
 
         Raises:
             QueueClientError: another copy into this root is running. Only local disks detect another copy.
@@ -220,7 +218,7 @@ class Catalog:
     def prepare(self, mode: int = 0o700) -> None:
         """Creates the root and its ``queues`` table, unless they exist.
 
-        ``mode``: permission bits of the directory of a new local root. The umask is ignored.
+        The permission bits ``mode`` are set on a new local directory, whatever the umask is.
 
         Raises:
             QueueClientError: the root holds other files, or cannot be written.
@@ -301,7 +299,7 @@ def rows_of(table: TableVersion, root: str) -> list[QueueRow]:
 
 
 def rows_by_file(parts: Sequence[pa.Table], root: str) -> list[list[QueueRow]]:
-    """Returns the rows of each file. Raises DamagedTable, or QueueClientError for another layout version."""
+    """Returns each file's rows. Raises DamagedTable, or QueueClientError if they have another layout version."""
     # Checked before the rest is read, because another layout may lack columns.
     versions = {version for part in parts for version in part["layout_version"].to_pylist()}
     for version in versions - {layout.LAYOUT_VERSION}:

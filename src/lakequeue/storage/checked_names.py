@@ -25,7 +25,7 @@ _SHARD = re.compile("0|[1-9][0-9]{0,4}", re.ASCII)
 
 
 class Misplaced(ValueError):
-    """Raised if a name from storage leaves its table, or is invalid. The error text has one line."""
+    """Raised if a name that was read from storage is invalid, or leads out of its table."""
 
 
 def file_below(name: object, *, encoded: bool = False) -> str:
@@ -45,7 +45,7 @@ def file_below(name: object, *, encoded: bool = False) -> str:
 
 
 def queue_folder(key: object, region: object, name: object) -> str:
-    """Returns a queue's directory below ``q``. Raises Misplaced unless ``key`` fits the region and the name."""
+    """Returns ``key``, the directory of a queue. Raises Misplaced if the key belongs to another region or name."""
     if isinstance(key, str) and isinstance(region, str) and isinstance(name, str):
         expected, _, incarnation = key.partition("-")
         if expected == name_hash(region, name) and _INCARNATION.fullmatch(incarnation):

@@ -33,18 +33,18 @@ VACUUM_EVERY = 100
 VACUUMING = "lakequeue-vacuum"
 """Name of the thread that removes unused files."""
 PATIENCE = 5.0
-"""Seconds to wait for a table's exclusive lock. After this time, the step is left to the compactor's next pass."""
+"""Seconds to wait for a table's exclusive lock. If the time is over, the compactor's next pass tries again."""
 _BATCH = 100
-"""Maximum number of files to remove under one lock. Commits wait for the lock."""
+"""Maximum number of files to remove before the lock is released, because commits wait for the lock."""
 _NEEDED = "_needed"
-"""Directory of lists. Each list names the files that the table needed during one pass of ``vacuum``."""
+"""Directory for the lists that ``vacuum`` writes. A list names the files that the table needed at that time."""
 _LISTS = 8
 """Approximate number of lists that the directory ``_NEEDED`` keeps."""
 _PINS = "_pinned"
-"""Name of the file that ``pin_files`` touches, to record the time of the last call."""
+"""Name of an empty file. The time of the file is the time of the last call of ``pin_files``."""
 _BULK = "bulk/"
 _WAITING = {_BULK: 3600 * layout.PINNED_HOURS, "sent/": 60}
-"""Seconds for which uncommitted files are kept, by directory; see ``staged_files`` and ``staged_sends``."""
+"""Seconds for which files of a directory are kept before their commit; see ``staged_files``, ``staged_sends``."""
 _log = logging.getLogger("lakequeue")
 
 
@@ -75,13 +75,13 @@ def _vacuum_if_due(table: Table, retention: layout.Retention) -> None:
 def vacuum(
     table: Table, retention: layout.Retention, waiting: Collection[str] | None = (), patience: float = PATIENCE
 ) -> Freed:
-    """Removes data files that no version needed within the retention. Returns their number and size.
+    """Removes data files that no version within the retention time needs. Returns their number and size.
 
-    Each due pass writes a list of the needed files. The newest list older than the retention decides. Files that
-    are older than this list go, unless this list or a later list names them.
+    Each due pass writes a list of the needed files. A file is removed if it is older than a list from before the
+    retention time, and neither this list nor a later list names the file.
 
     Args:
-        table: any table of the root. The loaded snapshot of a local table is not used.
+        table: any table of the root. For a local table, the log is read instead of the loaded snapshot.
         waiting: uncommitted files of bulk sends, which stay. None keeps all bulk files.
         patience: seconds to wait for the table's lock.
 
@@ -125,8 +125,6 @@ def _vacuum(
 
 
 def _written_before(folder: Folder, instant: float, now: float) -> set[str]:
-    """Returns data files written before ``instant``. Uncommitted files count after the time in ``_WAITING``."""
-
     def last(name: str) -> float:
         return min(instant, now - next((waits for begin, waits in _WAITING.items() if name.startswith(begin)), 0))
 
@@ -198,9 +196,9 @@ def sweep(table: Table, retention: layout.Retention) -> Freed:
 
 
 def free(table: Table, seconds: float) -> Freed:
-    """Removes local data that no read of the last ``seconds`` needs (DUR-65). Raises LockHeld.
+    """Removes local files and log entries that were not needed in the last ``seconds`` (DUR-65).
 
-    Readers that began earlier, such as leases, DataFrames and views, miss files, and must begin again.
+    A lease, DataFrame or view that was opened earlier may miss files. Open it again. Raises LockHeld.
     """
     with table.folder.pinned() as folder, committing(table.path, exclusive=True, patience=PATIENCE):
         table.checkpoint()
@@ -213,7 +211,7 @@ def free(table: Table, seconds: float) -> Freed:
 
 
 def remove_empty_folders(table: Folder, kept_seconds: float) -> None:
-    """Removes empty local directories that have not changed for ``kept_seconds``."""
+    """Removes the empty directories of a local table that have not changed in the last ``kept_seconds``."""
     if table.local is None:
         return
     horizon = storage_now(table) - kept_seconds
@@ -232,7 +230,7 @@ def remove_empty_folders(table: Folder, kept_seconds: float) -> None:
 def remove_tables(folder: Folder, until: float = math.inf) -> Freed:
     """Removes the directory of a queue that has no row. Raises LockHeld if one of its tables is locked.
 
-    Keeps the directory if a file is newer than ``until``, which is in seconds.
+    Keeps the directory if a file was changed after ``until``, in seconds since 1970.
     """
     with ExitStack() as alone:
         if folder.local is not None:

@@ -24,14 +24,14 @@ DAY = 24 * 3600.0
 TOLERANCE = 900.0
 """Seconds by which a clock may differ from the storage's clock. S3 refuses requests beyond this difference."""
 SECOND_LOOK = 2.0
-"""Seconds before a wrong clock is read again. A machine that starts may still set its clock."""
+"""Seconds to wait before comparing a clock that looks wrong. The clock may be set while a machine starts."""
 _SLACK = 10 * MICROS
 _STAMP = "_clock"
-"""Name of a table's file that is touched to read the storage's clock."""
+"""Name of a file in a table's directory. The file is written in order to read the storage's clock."""
 _STAMP_SECONDS = 60.0
 """Seconds for which a reading of the storage's clock is used."""
 _stamps: dict[str, tuple[float, float]] = {}
-"""The last reading for each object store: the storage's time and the monotonic time, in seconds."""
+"""For each object store, the last time that it reported, and the monotonic clock at that moment, in seconds."""
 
 Doubt: TypeAlias = Callable[[int, int, str, Callable[[], bool]], None]
 """Type of the method ``ClockGuard.check_expiry``."""
@@ -53,15 +53,15 @@ class ClockGuard:
         """Longest pause between two commits, in microseconds, that needs no clock check."""
 
     def was_set_back(self, instant: int) -> bool:
-        """True if the clock, which has shown ``instant`` before, now shows an earlier time."""
+        """True if the clock was set back: it has shown ``instant`` already, and now shows an earlier time."""
         return self.now is not None and instant > self.now() + _SLACK
 
     def is_behind(self, instant: int, last: int) -> bool:
-        """True if ``instant`` is more than ``TOLERANCE`` seconds before ``last``, the last commit's instant."""
+        """True if a commit at ``instant`` would be over ``TOLERANCE`` seconds before the last commit."""
         return self.now is not None and last - instant > TOLERANCE * MICROS
 
     def check(self, instant: int, last: int, where: str, *, create: bool = True) -> None:
-        """Raises QueueClientError if the clock is wrong, before the commit changes anything.
+        """Compares the clock with the storage's clock before a commit. Raises QueueClientError if it is wrong.
 
         Args:
             instant, last: instants of this commit and of the last commit, in microseconds.
@@ -87,9 +87,10 @@ class ClockGuard:
     def check_expiry(
         self, instant: int, last: int, where: str, expired: Callable[[], bool] = lambda: True
     ) -> None:
-        """Checks the clock before a read omits messages as expired, unless the last commit is recent.
+        """Compares the clock with the storage's clock before a read omits messages as expired.
 
-        Raises QueueClientError if the clock is wrong and ``expired`` returned True.
+        Does nothing if the last commit is recent, or ``expired`` returns False. Raises QueueClientError if the
+        clock is wrong.
         """
         if instant - last <= self.ahead or not self.is_doubted() or not expired():
             return
@@ -103,13 +104,13 @@ class ClockGuard:
             self._incomparable = before
 
     def is_doubted(self) -> bool:
-        """True if a read should check the clock. The clock was set since the last check, or was never checked."""
+        """True if a read should check the clock: it was never checked, or was set after the last check."""
         if self.now is None or self._doubted(self.now) is None:
             return False
         return self._incomparable is None or abs(self._offset(self.now) - self._incomparable) >= TOLERANCE
 
     def check_now(self, what: str) -> None:
-        """Raises QueueClientError if the clock differs by more than ``TOLERANCE`` seconds (DUR-82)."""
+        """Raises QueueClientError if the clock is over ``TOLERANCE`` seconds from the storage's clock (DUR-82)."""
         if self.now is None or (before := self._doubted(self.now)) is None:
             return
         difference = self._difference(self.now)
@@ -123,12 +124,12 @@ class ClockGuard:
             self._believed = before
 
     def _difference(self, now: Callable[[], int], create: bool = True) -> float:
-        """Returns by how many seconds the clock is ahead of the storage's clock, without the answer's delay."""
+        """Returns the seconds by which the clock is ahead of the storage's clock. Negative if it is behind."""
         before, stamp = now() / MICROS, _stamped(self._store.folder(queues_path(self._store.root)), create)
         return before - stamp if before > stamp else min(0.0, now() / MICROS - stamp)
 
     def _doubted(self, now: Callable[[], int]) -> float | None:
-        """Returns the clock minus the monotonic clock, in seconds, or None if a check found the clock right."""
+        """Returns None if the clock was checked and not set since, else its offset in seconds; see ``_offset``."""
         offset = self._offset(now)
         return offset if self._believed is None or abs(offset - self._believed) >= TOLERANCE else None
 
@@ -175,7 +176,7 @@ def _offset_text(ahead: float) -> str:
 
 
 def _stamped(table: Folder, create: bool = True) -> float:
-    """Touches a file, and returns its time in seconds. Without ``create``, a local file must exist."""
+    """Writes a file, and returns its time in seconds. A local file must exist, unless ``create`` is True."""
     if table.local is not None:
         return no_links.stamp(table.path(_STAMP), create=create)
     table.write(_STAMP, b"")

@@ -31,24 +31,24 @@ class Note:
     """Records that a pass over a queue found nothing to do. Instants are in microseconds by the root's clock."""
 
     versions: Sequence[Sequence[int]]
-    """Versions of each shard's ledger and messages tables, before the pass."""
+    """For each shard, the version of its ledger and the version of its messages table before the pass."""
     attributes_version: int
     since: int
     """Instant of the first pass that found nothing to do."""
     at: int
     """Instant of the last whole pass."""
     stands_until: int | None
-    """Instant at which a timeout, a delay or retention changes the depth without a commit. None if never."""
+    """Instant until which the depth is valid. Then a delay, a timeout or the retention time ends. None: always."""
     depth: Mapping[str, Any]
     """The queue's depth at the last whole pass, as the fields of a ``StatsRow``."""
 
     def stands(self, now: int) -> bool:
-        """True if the noted depth still holds at ``now``, unless a process has committed since the note."""
+        """True if the noted depth is still right at ``now``, provided that no process has committed since."""
         recent = 0 <= now - self.at <= LONGEST_REST
         return recent and (self.stands_until is None or now < self.stands_until)
 
     def rests(self, now: int) -> bool:
-        """True if a pass may skip the queue at ``now``. A queue that was idle for longer is skipped for longer."""
+        """True if a pass may skip the queue at ``now``. The longer a queue is idle, the longer it is skipped."""
         return self.stands(now) and now - self.at <= self.at - self.since
 
     def row(self, now: int) -> StatsRow:

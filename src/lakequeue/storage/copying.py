@@ -1,4 +1,4 @@
-"""Copies tables: a snapshot's files, and a new Delta log with all application ids, but without history."""
+"""Copies tables. A copy has a snapshot's files, and a new Delta log with all application ids but no history."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _KINDS = {
 
 @attrs.frozen(eq=False)
 class TableSnapshot:
-    """A snapshot to copy. ``waiting``: files of bulk sends that only other shards have committed so far."""
+    """A snapshot to copy, and in ``waiting`` the files of bulk sends that only other shards have committed."""
 
     table: Table
     path: str
@@ -61,7 +61,7 @@ class Copier:
 
     @property
     def done(self) -> int:
-        """Number of copied files. Files that a later snapshot lacks also count."""
+        """Number of files that were copied so far, even if a later snapshot no longer has them."""
         return len(self._copied)
 
     def missing(self, snapshot: TableSnapshot) -> int:
@@ -73,7 +73,7 @@ class Copier:
         return [file for file in wanted if (snapshot.path, file.path) not in self._copied]
 
     def copy(self, snapshot: TableSnapshot) -> None:
-        """Copies missing files. Raises StaleSnapshot, DamagedTable or ReplacedLog if a file is gone."""
+        """Copies the files that are missing. Raises StaleSnapshot, DamagedTable or ReplacedLog if one is gone."""
         source, target = snapshot.table.folder, self._folder(snapshot)
 
         def copy(file: LiveFile) -> None:

@@ -21,26 +21,24 @@ from lakequeue.storage.parquet_files import reader
 
 LOG = "_delta_log"
 LAST_CHECKPOINT = f"{LOG}/_last_checkpoint"
-"""Path of the file that names the newest checkpoint for other programs. lakequeue lists the directory."""
+"""Path of the file in which other programs find the newest checkpoint. lakequeue lists the directory instead."""
 LAST_VERSION = 2**63 - 1
 """Highest possible version. A file with a higher number in its name does not belong to a log."""
 _LOG_FILE = re.compile(r"(\d{20})\.(json|checkpoint\.parquet)")
 ACTIONS = "numActions"
-"""Name of the commit metric that holds the number of lines of the entry. A wrong number reveals a torn entry."""
+"""Commit metric with the number of lines of the log entry. If the number is wrong, the entry is torn."""
 BASE, NEWEST = "base", "newest"
-"""Names of two commit metrics: the previous entry's token, and the previous version's newest file."""
+"""Two commit metrics: the token of the previous entry, and the newest file of the previous version."""
 ANSWERS = "answers"
-"""Name of the commit metric with the applied requests and their answers, as JSON."""
+"""Commit metric with the requests that the commit applied, and their answers, as JSON."""
 REPAIRED = "repair"
-"""Token of an entry that a repair wrote in place of an unreadable entry."""
+"""Token of a log entry that a repair wrote, because the original entry was unreadable."""
 TOKEN = "lakequeue.token "
-"""Prefix of an application id in a checkpoint. The rest of the id is the token of the checkpoint's entry."""
+"""Prefix of an application id in a checkpoint. The token of the checkpoint's log entry follows the prefix."""
 _CHECKSUM, _NO_CHECKSUM = b'"checksum": "', b"0" * 8
 """Text before the checksum of an entry, and placeholder for the checksum. The checksum is a hexadecimal CRC-32."""
 _READER, _WRITER = 1, 2
-"""Newest reader and writer version of the Delta protocol that require no unsupported feature."""
 _NAMED_FEATURES = (3, 7)
-"""Versions of the Delta protocol, for readers and writers, with which tables list features by name."""
 _FEATURES = {"appendOnly", "invariants"}
 """Features that writer version 2 includes. lakequeue's tables use none of these features."""
 _TEXTS, _LIST = pa.map_(pa.string(), pa.string()), pa.list_(pa.string())
@@ -77,12 +75,12 @@ class LiveFile(NamedTuple):
     size: int
     rows: int
     partition: Mapping[str, Any]
-    """Values of the partition columns. A value is an int, a bool, a str, or an instant with a time zone."""
+    """Values of the partition columns: ints, bools, strs, or datetimes with a time zone."""
     minimum: Mapping[str, Any]
     maximum: Mapping[str, Any]
     nulls: Mapping[str, int]
     modified: int = 0
-    """Time of the file's commit, in milliseconds since 1970. The clock of the committing machine counts."""
+    """Time of the file's commit by the committing machine's clock, in milliseconds since 1970."""
     statistics: str | None = None
     """The file's statistics in the log, as JSON, or None without statistics."""
 
@@ -100,17 +98,17 @@ class Entry:
     program: str | None = None
     """Name and version of the program that wrote the entry. None if lakequeue wrote the entry, or if unknown."""
     committed_at: int | None = None
-    """Time of the commit, in milliseconds since 1970. The clock of the committing machine counts."""
+    """Time of the commit by the committing machine's clock, in milliseconds since 1970."""
     metadata: Mapping[str, Any] | None = None
     protocol: Mapping[str, Any] | None = None
     mark: Mark = ()
     """Identity of the file from which the entry was read. See ``Mark``."""
     follows: Mark = ()
-    """Identity of the previous entry's file. Set only for an entry that this process committed."""
+    """Identity of the previous entry's file. Set only if this process has committed the entry."""
     base: str | None = None
-    """Token of the previous entry, as the writer knew it. None if the entry names no token."""
+    """Token that the previous entry had when this entry was written. None if this entry names no token."""
     newest: str | None = None
-    """Newest live file of the previous version, as the writer knew it. None if the entry names no file."""
+    """Newest file that the previous version had when this entry was written. None if this entry names no file."""
     answers: Mapping[str, Any] = attrs.field(factory=dict)
     """Requests that the commit applied, each with its answers. See ``storage.requests``."""
 
@@ -136,7 +134,7 @@ def is_table(folder: Folder) -> bool:
 
 @attrs.frozen
 class Listing:
-    """Entries and checkpoints of a log, by version. Omits checkpoints in several parts or with a unique name."""
+    """Entries and checkpoints of a log, by version. Omits multi-part checkpoints and UUID-named checkpoints."""
 
     entries: dict[int, ListedFile]
     checkpoints: dict[int, ListedFile]
@@ -148,7 +146,7 @@ class Listing:
 
     @property
     def gap(self) -> int:
-        """First missing version after the oldest entry. ``LAST_VERSION`` if the log has no entries."""
+        """First version after the oldest entry that has no entry. ``LAST_VERSION`` if the log is empty."""
         oldest = min(self.entries, default=LAST_VERSION)
         return next(version for version in count(oldest) if version not in self.entries)
 
@@ -173,7 +171,7 @@ def logged_versions(folder: LocalFolder) -> tuple[set[int], set[int]]:
 
 
 def data_files(folder: Folder) -> list[ListedFile]:
-    """Lists a table's Parquet files, oldest first, also uncommitted files. Omits files moved aside by repairs."""
+    """Lists a table's Parquet files, committed or not, oldest first. Omits files that repairs moved aside."""
     found = (file for file in folder.files() if file.name.endswith(".parquet") and not file.name.startswith("_"))
     return sorted(found, key=lambda file: file.modified)
 
@@ -197,7 +195,7 @@ def live_file(add: Mapping[str, Any]) -> LiveFile:
 
 
 def whole(number: Any) -> int:
-    """Returns ``number``, read from an action or a manifest. Raises ValueError unless 0 <= ``number`` < 2**63."""
+    """Returns a number from a log or a manifest. Raises ValueError unless it is an int from 0 to 2**63 - 1."""
     if type(number) is not int or not 0 <= number < 2**63:
         raise ValueError(f"has an invalid number: {str(number):.40}")
     return number
@@ -304,12 +302,12 @@ class TableState:
         return next((file.name for file in reversed(self.live.values())), None)
 
     def leads_to(self, entry: Entry) -> bool:
-        """False if ``entry``, the log entry of the next version, names another predecessor (DUR-86)."""
+        """False if ``entry``, of the next version, was written on top of another entry than this (DUR-86)."""
         return None in (entry.base, self.token) or self.token in (entry.base, REPAIRED)
 
 
 def is_left_over(folder: Folder, found: Entry | TableState) -> bool:
-    """True if a restore left ``found`` over (DUR-86), whose newest file no longer exists."""
+    """True if a restore of the table left an old entry or state behind, whose newest file is gone (DUR-86)."""
     if folder.local is None or found.newest is None:
         return False
     try:

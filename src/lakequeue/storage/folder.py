@@ -39,9 +39,9 @@ WHOLE = 4 * 2**20
 _CONCURRENT = 16
 """Maximum number of remote files that one call reads concurrently."""
 _ATTEMPTS = 4
-"""Maximum attempts. Attempts fail if an answer is cut off, or another process removes the directory."""
+"""Maximum attempts, if an answer of a store is cut off, or another process removes a new directory."""
 _CONFLICT_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
-"""Seconds to pause before creating a file again. The store was busy with another request for the file."""
+"""Seconds between attempts to create a file while a store is busy with another request for the same file."""
 # On macOS, fsync leaves the data in the disk's cache.
 _FULL: int = getattr(fcntl, "F_FULLFSYNC", 0)
 
@@ -64,7 +64,7 @@ class Freed:
 
 
 Mark: TypeAlias = tuple[int | str | None, ...]
-"""Identity of a file among files of its name: size, time and inode on disks, size and ETag on object stores."""
+"""Tells a file from earlier files of its name: by size, time, inode on disks; size, ETag on object stores."""
 
 
 class ListedFile(NamedTuple):
@@ -111,9 +111,9 @@ class _BaseFolder(ABC):
 
     @contextmanager
     def parquet(self, name: str, size: int, columns: pa.Schema | None = None) -> Iterator[pq.ParquetFile]:
-        """Opens a Parquet file that has the columns ``columns``. Read it with ``use_threads=False``.
+        """Opens a Parquet file. Raises DamagedTable if the file is damaged or lacks a required column.
 
-        Otherwise, 4 of 300 processes aborted at their end, as Arrow's threads held Python objects.
+        Read the file with ``use_threads=False``. With Arrow's threads, 4 of 300 processes aborted at their end.
         """
         expected = layout.FILES.get(self.uri.rpartition("/")[2], ANY) if columns is None else columns
         source = self._source(name, size)
@@ -142,12 +142,12 @@ class _BaseFolder(ABC):
         return freed
 
     def discard(self, name: str) -> None:
-        """Removes a file. On an object store, sends only one request."""
+        """Removes a file if it exists. On an object store, this takes only one request."""
         self.remove([name])
 
 
 class LocalFolder(_BaseFolder):
-    """A local directory, which need not exist. ``syncs``: True if writes must reach the disk (DUR-1)."""
+    """A local directory, which may be missing. If ``syncs`` is True, each write waits for the disk (DUR-1)."""
 
     def __init__(self, uri: str, prefix: str = "", *, syncs: bool = True, descriptor: int | None = None) -> None:
         super().__init__(uri, prefix)
@@ -163,9 +163,9 @@ class LocalFolder(_BaseFolder):
 
     @contextmanager
     def pinned(self) -> Iterator[LocalFolder]:
-        """Yields a folder for the directory now at the path, even if it is renamed (DUR-85).
+        """Opens the directory, so that the block works on the same directory even if it is renamed (DUR-85).
 
-        Raises FileNotFoundError if the directory does not exist, or is behind a link.
+        Raises FileNotFoundError if the directory does not exist, or if its path contains a link.
         """
         descriptor = no_links.open_folder(self._root, self._prefix)
         try:
@@ -174,7 +174,7 @@ class LocalFolder(_BaseFolder):
             os.close(descriptor)
 
     def is_at_path(self) -> bool:
-        """False if the path no longer leads to the pinned directory."""
+        """False if the directory that ``pinned`` opened was renamed, removed or replaced since."""
         if self.descriptor is not None:
             with suppress(OSError):
                 return os.path.samestat(os.fstat(self.descriptor), os.stat(self.local))
@@ -191,7 +191,7 @@ class LocalFolder(_BaseFolder):
         return self._path(name)
 
     def place(self, name: str) -> str:
-        """Returns the path or URI at which a file can be opened. Raises DamagedTable for a link on the way."""
+        """Returns the path or URI of a file, for other libraries. Raises DamagedTable if the path has a link."""
         self._sound(name)
         return self.path(name)
 
@@ -218,7 +218,7 @@ class LocalFolder(_BaseFolder):
             return file.read(), _mark(os.fstat(file.fileno()))
 
     def open(self, name: str, size: int) -> IO[bytes]:
-        """Opens a file of a known size for reading. A remote file is read in parts."""
+        """Opens a file for reading. Needs its size in bytes, as a file on an object store is read in parts."""
         return open(self._sound(name), "rb", opener=self._opener)
 
     def _opener(self, path: str, flags: int) -> int:
@@ -232,10 +232,10 @@ class LocalFolder(_BaseFolder):
         return list(map(call, items))
 
     def create(self, name: str, data: bytes, *, new_folder: bool = True) -> Mark | None:
-        """Creates a file atomically. Returns its mark, or None if the file exists already.
+        """Creates a file atomically. Returns its identity, or None if a file of this name exists already.
 
-        Without ``new_folder``, raises FileNotFoundError for a missing directory. Raises AlreadyExistsError if an
-        object store was busy with the file for eight seconds.
+        If ``new_folder`` is False, the directory is not created, and its absence raises FileNotFoundError. Raises
+        AlreadyExistsError if an object store was busy with the file for eight seconds.
         """
         try:
             return self._in_folder(self._path(name), lambda: self._place(os.link, data, name), new_folder)
@@ -246,17 +246,17 @@ class LocalFolder(_BaseFolder):
             raise
 
     def replace(self, name: str, data: bytes) -> None:
-        """Writes or replaces a file atomically for readers. The file's directory must exist."""
+        """Writes or replaces a file. A reader gets the whole old or the whole new content."""
         self._sound(name)
         self._place(os.replace, data, name)
 
     def offer(self, name: str, data: Any) -> None:
-        """Writes or replaces a file. A process that uses the file must first sync the file's directory."""
+        """Writes or replaces a file, but does not sync its directory. Call ``sync`` before relying on the file."""
         target = self._sound(name)
         self._in_folder(target, lambda: self._place(os.replace, data, name, with_name=False))
 
     def _place(self, place: Callable[..., None], data: bytes, name: str, *, with_name: bool = True) -> Mark:
-        """Writes a draft, which ``place`` links or renames to ``name``. Follows no links (DUR-72)."""
+        """Writes a draft, and calls ``place`` to link or rename it to ``name``. Follows no links (DUR-72)."""
         while True:
             unplaced = f"{uuid.uuid4().hex}.draft"
             with self._above(unplaced) as (home, draft), self._above(name) as (folder, target):
@@ -278,7 +278,7 @@ class LocalFolder(_BaseFolder):
                         os.unlink(draft, dir_fd=home)
 
     def write(self, name: str, data: Any, *, new_folder: bool = True) -> None:
-        """Writes bytes-like ``data`` to a file that no other process writes. ``new_folder``: see ``create``."""
+        """Writes bytes to a file that no other process writes. See ``create`` for ``new_folder``."""
         with self.writer(name, new_folder=new_folder) as file:
             file.write(data)
 
@@ -301,7 +301,7 @@ class LocalFolder(_BaseFolder):
         return no_links.above(self._root, self._at(name), self.descriptor)
 
     def _in_folder(self, path: str, act: Callable[[], _T], new_folder: bool = True) -> _T:
-        """Creates a file's directory, and calls ``act``. Tries again if a compactor removes the directory."""
+        """Creates a file's directory and calls ``act``. Repeats both if a compactor removes the directory."""
         for _ in range(_ATTEMPTS - 1 if new_folder else 0):
             with suppress(FileNotFoundError):
                 self._make(os.path.dirname(path))
@@ -326,7 +326,7 @@ class LocalFolder(_BaseFolder):
         self._sync(above)
 
     def sync(self, names: Iterable[str], *, above: bool = True) -> None:
-        """Syncs files or directories that other processes wrote. With ``above``, also their directories."""
+        """Syncs files that other processes wrote. If ``above`` is True, also syncs the files' directories."""
         paths = [self._path(name) for name in names] if self.syncs else []
         for path in [*paths, *({os.path.dirname(path) for path in paths} if above else ())]:
             self._sync(path)
@@ -579,7 +579,6 @@ class _Remote(io.RawIOBase):
 
 
 def _whole(request: Callable[[], _T]) -> _T:
-    """Repeats a request whose answer was cut off, because obstore repeats few such requests itself."""
     for _ in range(_ATTEMPTS - 1):
         try:
             return request()
