@@ -72,11 +72,11 @@ MESSAGES = pa.schema(
 )
 MESSAGE_PARTITIONS = ["base_offset", "opened_at"]
 ADDED = {"first_received_at", "dead_letter_note", "moved_at", "emptied", "only_for"}
-"""Columns that older files may lack. Readers return NULL for a missing column. Add each new column here."""
+"""Columns that older files may lack. A missing column is read as NULL. Add the name of each new column here."""
 
 
 def message_rows(rows: pa.Table) -> pa.Table:
-    """Returns rows with the columns of a ``messages`` file. Columns have the file's order and types."""
+    """Returns the columns of a ``messages`` file, in the file's order and with the file's types."""
     file = FILES["messages"]
     return rows if rows.schema.equals(file) else rows.select(file.names).cast(file)
 
@@ -98,12 +98,12 @@ class ColumnArrays:
 
 
 def with_column(rows: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
-    """Replaces the values of an existing column."""
+    """Returns the rows with other values in an existing column."""
     return rows.set_column(rows.schema.get_field_index(name), name, values)
 
 
 FAILURE = pa.struct([("error", pa.string()), ("text", pa.string()), ("at", INSTANT), ("consumer", pa.string())])
-"""Why a handler failed, as a ``model.failures.DeadLetterReason``."""
+"""Reason why a handler failed. The fields are those of ``model.failures.DeadLetterReason``."""
 RUN = pa.struct(
     [
         ("lease_id", pa.string()),
@@ -138,7 +138,7 @@ TRACKED = pa.list_(
         ]
     )
 )
-"""For tracked sends, how many messages have ended in each way, such as ``deleted``."""
+"""For each tracked send, its offsets, and the number of its messages that ended in each way, as ``deleted``."""
 HEAD = pa.struct(
     [
         ("epoch", pa.int64()),
@@ -158,7 +158,7 @@ HEAD = pa.struct(
         ("emptying", pa.string()),
     ]
 )
-"""State of the shard, on the head row; see ``shard.runs.Head``. NULL on runs. ``tracked`` is never written."""
+"""State of the shard; see ``shard.runs.Head``. Only the head row has a value. ``tracked`` is never written."""
 # Each top-level column has its cost: a MERGE of 27 took delta-rs 51 ms, of the same data in these six 24-32 ms.
 RECEIPTS = pa.schema(
     [
@@ -210,7 +210,7 @@ SCHEDULES = pa.schema(
     ]
 )
 PARTITIONS: tuple[list[str], ...] = ([], MESSAGE_PARTITIONS, RECEIPT_PARTITIONS, STATS_PARTITIONS)
-"""All valid lists of partition columns of a table."""
+"""All valid lists of partition columns. Each table has one of these lists."""
 
 
 def _columns(schema: pa.Schema, partitions: Sequence[str] = ()) -> pa.Schema:
@@ -242,7 +242,7 @@ class Retention:
 
 
 PINNED_HOURS = 24
-"""Hours for which files are kept for leases and bulk sends. Both take at most 12 hours."""
+"""Hours for which files are kept for running leases and bulk sends, which take at most 12 hours."""
 
 # Readers read all files of their snapshot at once.
 QUEUES_RETENTION = Retention(file_minutes=PINNED_HOURS * 60)
@@ -312,36 +312,36 @@ def table_name(path: str) -> str | None:
 
 
 def is_elsewhere(path: str, name: str | None) -> bool:
-    """True if another queue or shard owns a table of this name. Older tables have no name."""
+    """True if the table's name in its metadata belongs to another path. Older tables have no name."""
     return name is not None and _TABLE_NAME.fullmatch(name) is not None and name != table_name(path)
 
 
 _TABLE_NAME = re.compile(r"[0-9a-z-]+/[0-9]+/(messages|receipts)")
 
 COPYING = "copying"
-"""Name of the file that marks a queue as being copied. The file is ignored once the catalog names the queue."""
+"""Name of the file that marks an unfinished copy of a queue. Ignored once the queue has a row in the catalog."""
 
 SEND_ID = "send"
-"""Application id on ``messages``. Its version is the end offset of the log. A closed log adds ``CLOSED``."""
+"""Application id on ``messages``. Its version is the log's end offset, plus ``CLOSED`` if the log is closed."""
 CLOCK_ID = "clock"
 """Application id on ``messages``. Its version is the last ``sent_at``, in microseconds."""
 FILES_ID = "files"
-"""Application id on ``messages``. Its version is the number of merges and drops of segments."""
+"""Application id on ``messages``. Its version counts how often segments were merged or dropped."""
 FORGOTTEN_ID = "forgotten"
-"""Application id on ``messages``. Its version is the newest epoch of a ledger that removed bodies."""
+"""Application id on ``messages``. Its version is the newest ledger epoch for which bodies were removed."""
 EMPTYING_ID = "emptying"
-"""Application id on ``messages``. Its version is the random number of the last removal of bodies."""
+"""Application id on ``messages``. Its version is a random number, which identifies the last removal of bodies."""
 ATTRIBUTES_ID = "attributes"
-"""Application id on ``messages``. Its version is the attributes version that senders must know."""
+"""Application id on ``messages``. Senders must use the queue's attributes of this version or a newer version."""
 PAUSE_ID = "pause"
-"""Application id on ``messages`` and ``receipts``. Its version is the longest pause between commits, in seconds.
-Pauses of less than a day do not count.
+"""Application id on ``messages`` and ``receipts``. Its version is the longest pause between two commits in
+seconds, if a pause took a day or longer.
 """
 RECEIPTS_ID = "receipts"
 """Application id on ``receipts``. Its version is the epoch of the ledger. The head row repeats the epoch."""
 
 TURN_ID = "turn"
-"""Application id on a shard's tables on object stores. Its version is how often processes asked for a turn."""
+"""Application id on tables of object stores. Its version is the number of turns that processes have asked for."""
 
 
 def stats_id(key: str) -> str:
@@ -350,7 +350,7 @@ def stats_id(key: str) -> str:
 
 
 STATS_FILES_ID = "stats-files"
-"""Application id on ``stats``. Its version is the number of merges of files."""
+"""Application id on ``stats``. Its version is the number of times that files were merged."""
 SCHEDULES_ID = "schedules"
 """Application id on ``schedules``. Its version is the number of changes."""
 
@@ -359,7 +359,7 @@ MOVE = "move-"
 
 
 def move_id(source_key: str, shard: int) -> str:
-    """Returns an application id on ``messages``, whose version numbers the last move from a source shard."""
+    """Returns an application id on ``messages``. Its version is the number of the last move from the source."""
     return f"{MOVE}{source_key}-{shard}"
 
 
@@ -378,5 +378,5 @@ def stream_id(stream: str) -> str:
 
 
 def end_of(version: int) -> int:
-    """Returns the end offset of a log from the version of the application id ``send``."""
+    """Returns the end offset of a log. The argument is the version of the application id ``send``."""
     return version - CLOSED if version >= CLOSED else version

@@ -1,4 +1,4 @@
-"""The ledger of a shard. Converts rows of ``receipts`` to runs and a head. The epoch fences each commit."""
+"""The ledger of a shard: converts rows of ``receipts`` to runs and a head. The epoch grows with each commit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RANGE_ROWS = 10_000
 """Maximum number of runs in one file of a compacted ledger."""
 MAX_FILES = 16
 _SPARE_FILES = 3
-"""Maximum number of files that the ledger's runs do not need. A ledger with more files is compacted."""
+"""Number of files that a ledger may have beyond the necessary files. With more, the ledger is compacted."""
 _CHECK_EVERY = 16
 """Number of merges between two checks for compaction."""
 
@@ -46,7 +46,7 @@ _DATA = layout.FILES["receipts"]
 _RUN = list(layout.RUN)
 _CELLS_OF_RUN = layout.ColumnArrays(_RUN)
 _HEAD = [field.name for field in layout.HEAD if field.name in attrs.fields_dict(Head)]
-"""Columns of the struct ``head`` that become fields of ``Head``."""
+"""Names of the fields of ``Head`` that are read from the struct ``head``."""
 _MOVE = ("move_number", "move_target", "move_note", "move_redrive")
 """Columns of a run that hold the fields of ``MovePart``."""
 _MARK = ("delivery_slot", "delivery_number")
@@ -56,7 +56,7 @@ _CELLS: Mapping[str, Callable[[Any], Any]] = {
     "failure": lambda failure: failure and attrs.asdict(failure),
     "move_target": lambda target: target and target._asdict(),
 }
-"""Functions that convert a run's fields to cells of a table, by field name."""
+"""Functions by field name. Each function converts a field of a run to a cell of a table."""
 _STATES = {layout.HEAD_STATE, *(state.value for state in MessageState)}
 
 
@@ -100,9 +100,9 @@ class Ledger:
         return head, to_runs(unsettled), to_runs(settled)
 
     def machine(self, log: Callable[[], ShardLog]) -> ShardMachine:
-        """Builds the state machine from the snapshot and the newest ``log``.
+        """Builds the state machine from the loaded snapshot and the newest log, which ``log`` returns.
 
-        Raises DamagedTable if the log lacks messages, or the ledger is older than the last removal of bodies.
+        Raises DamagedTable if the log lacks messages, or if bodies were removed after the ledger's last epoch.
         """
         head, runs, history = self.load()
         self._lineage = self.table.lineage
@@ -116,11 +116,11 @@ class Ledger:
         return self.machine(log)
 
     def is_current(self, machine: ShardMachine) -> bool:
-        """True if ``machine``, the machine that was built last, still has the state of the loaded snapshot."""
+        """True if ``machine``, which ``machine()`` has built last, has the state of the loaded snapshot."""
         return self.epoch == machine.epoch and self._lineage is self.table.lineage
 
     def rows(self) -> tuple[Head, pa.Table]:
-        """Returns the head, and all rows of the snapshot as ``layout.RECEIPTS``. The head row comes first."""
+        """Returns the head, and all rows of the snapshot with the schema ``layout.RECEIPTS``, head row first."""
         parts = []
         for settled in (False, True):
             part = self._read(settled=settled)
@@ -129,7 +129,7 @@ class Ledger:
         return self._head(rows.slice(0, 1)), rows
 
     def forgotten(self, log: Callable[[], ShardLog]) -> ForgottenMessages:
-        """Returns the messages that the loaded snapshot has forgotten. ``log`` returns the newest log.
+        """Returns the messages that no row of the loaded snapshot names. ``log`` must return the newest log.
 
         Raises:
             DamagedTable: rows contradict each other or are missing, or the log lacks messages.
@@ -159,7 +159,7 @@ class Ledger:
         return self._head(self._rows(heads))
 
     def has_excess_files(self, machine: ShardMachine) -> bool:
-        """True if there are many more files than the machine's runs need, or if another program wrote one."""
+        """True if the ledger needs compaction: it has far too many files, or a file of another program."""
         needed = 1 + sum(-(-len(runs) // RANGE_ROWS) for runs in (machine.runs, machine.history))
         files = self.table.files()
         foreign = not self.table.commits_alone and any(is_foreign(file.name) for file in files)
@@ -173,7 +173,7 @@ class Ledger:
         more_ids: Ids = MappingProxyType({}),
         answers: str | None = None,
     ) -> Change[list[Result]]:
-        """Returns the change that commits a decision on the loaded epoch. ``rewrite``: replaces all rows."""
+        """Returns the change that commits a decision, and replaces all rows if ``rewrite`` is True."""
         epoch = decision.head.epoch
         if rewrite or self._wants_compaction(machine):
             whole = self.rewrite(epoch - 1, decision.head, machine.runs, machine.history, more_ids, answers)
@@ -196,7 +196,7 @@ class Ledger:
         more_ids: Ids = MappingProxyType({}),
         answers: str | None = None,
     ) -> Change[Any]:
-        """Returns the change that replaces all rows of the ledger. The ledger's epoch must still be ``since``."""
+        """Returns the change that replaces all rows, if the ledger is still at the epoch ``since``."""
         files = ledger_files(head, runs, history)
         fence, ids = {layout.RECEIPTS_ID: since}, {layout.RECEIPTS_ID: head.epoch, **more_ids}
         write = partial(self.table.replace, {"settled": [False, True]}, files, answers=answers)
@@ -235,19 +235,19 @@ class Ledger:
 
 
 def _each_once(rows: pa.Table) -> pa.Table:
-    """Drops repeated rows, which overlapping compactions by another program leave."""
+    """Drops repeated rows, which occur if another program has compacted the table twice at a time."""
     places = {repr(row): place for place, row in enumerate(rows.to_pylist())}
     return rows if len(places) == len(rows) else rows.take(list(places.values()))
 
 
 def check_head(head: Head, end: int, table: str) -> None:
-    """Raises DamagedTable if the head is beyond the log's end, as offsets would be used twice (DUR-4)."""
+    """Raises DamagedTable if the head is beyond the log's end. New messages would reuse old offsets (DUR-4)."""
     if head.head_offset > end:
         raise DamagedTable(table, None, f"its head is at offset {head.head_offset}, and the log ends at {end}")
 
 
 def put_back(epoch: int, forgotten: int) -> str:
-    """Returns the error text for a ledger from a backup older than the last removal of bodies from the log."""
+    """Returns the error text for a ledger that was restored from a backup, while its log has lost bodies since."""
     by = f"epoch {forgotten}" if forgotten > epoch else "another ledger"
     problem = f"is of epoch {epoch}, and its log was emptied by {by}"
     return f"{problem}: it was put back, and `lakequeue repair` repairs it"
@@ -260,7 +260,7 @@ def create_ledger(engine: Engine, path: str, head: Head, runs: Sequence[Run] = (
 
 
 def ledger_files(head: Head, runs: Sequence[Run], history: Sequence[Run]) -> list[pa.Table]:
-    """Returns the rows of a whole ledger, as one table for each file."""
+    """Returns a table of rows for each file of a complete ledger."""
     files = [run_rows([], [], head)]
     for settled, part in ((False, runs), (True, history)):
         starts = range(0, len(part), RANGE_ROWS)
@@ -270,7 +270,7 @@ def ledger_files(head: Head, runs: Sequence[Run], history: Sequence[Run]) -> lis
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Stops Python's garbage collector during the block, because it would take half of the time."""
+    """Stops Python's garbage collector during the block, where it would take half of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -289,7 +289,7 @@ def run_rows(
     with_op: bool = False,
     settled: bool = False,
 ) -> pa.Table:
-    """Builds rows of ``receipts``: the head if not None, then ``puts``, then ``deletes`` if ``with_op``."""
+    """Builds rows of ``receipts``: a head row if there is a head, then ``puts``, then ``deletes``."""
     heads = [head] if head else []
     others = len(Run._fields) - 3
     runs = [
@@ -327,7 +327,6 @@ def run_rows(
 
 @_uncollected()
 def to_runs(rows: pa.Table) -> list[Run]:
-    """Builds runs column by column, because an object for each cell would take twenty times as long."""
     if not len(rows):
         return []
     run = rows["run"].combine_chunks()

@@ -25,7 +25,7 @@ class Mount(NamedTuple):
 
 
 def check_local(path: str, mounts: Iterable[Mount] | None = None) -> None:
-    """Raises QueueClientError if a path is on a network file system. ``mounts`` are in order of mounting."""
+    """Raises QueueClientError if a path is on a network file system. Later ``mounts`` hide earlier mounts."""
     mount = mount_of(os.path.realpath(path), mounted() if mounts is None else mounts)
     if mount is not None and NETWORK.fullmatch(mount.type.lower()):
         raise QueueClientError(

@@ -11,14 +11,14 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 _SHARD = re.compile(r"(.*)/(q/[^/]+/[0-9]+/[^/]+)", re.DOTALL)
-"""Pattern for the path of a shard's table. Its groups are the root, and the path below the root."""
+"""Pattern for the path of a shard's table. The first group is the root, the second is the path below it."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 
 
 def crooked(
     root: str, name: str, is_kind: Callable[[int], bool] = stat.S_ISREG, descriptor: int | None = None
 ) -> str | None:
-    """Returns the first part of a path that is a link, the whole path if ``is_kind`` refuses the file, or None."""
+    """Returns the part of a path that is a link, or the whole path if ``is_kind`` refuses the file. Else None."""
     path, parts = root, name.split("/")
     for place, part in enumerate(parts, 1):
         path = f"{path}/{part}"
@@ -51,12 +51,12 @@ def open_folder(root: str, name: str) -> int:
 
 
 class Opener(NamedTuple):
-    """Opens files for writing in the directory of ``descriptor``. Follows no link."""
+    """Opens files in the directory of ``descriptor`` for writing. Refuses to follow a link."""
 
     descriptor: int
 
     def open(self, path: str, flags: int) -> int:
-        """Opens a file. Suits the parameter ``opener`` of Python's ``open``."""
+        """Opens a file. Pass this method as ``opener`` to Python's ``open``."""
         return os.open(path, flags | os.O_NOFOLLOW, 0o666, dir_fd=self.descriptor)
 
 
@@ -84,14 +84,14 @@ def _folder(path: str, descriptor: int | None) -> Iterator[int]:
 
 
 def touch(folder: str, name: str) -> None:
-    """Sets a file's time to now, or creates it. Does nothing for the superuser in another user's directory."""
+    """Sets a file's time to now, or creates the file. The superuser skips directories of other users."""
     if os.geteuid() == 0 != os.stat(folder).st_uid:
         return
     stamp(f"{folder}/{name}", create=True)
 
 
 def stamp(path: str, *, create: bool) -> float:
-    """Sets a file's time to now, and returns this time in seconds. Creates a missing file only with ``create``."""
+    """Sets a file's time to now. Returns the time in seconds. Creates the file only if ``create`` is True."""
     descriptor = open_lock(path, os.O_WRONLY | (os.O_CREAT if create else 0))
     try:
         os.utime(descriptor)
@@ -101,7 +101,7 @@ def stamp(path: str, *, create: bool) -> float:
 
 
 def open_lock(path: str, flags: int) -> int:
-    """Opens a file that all users write. A file that the superuser creates belongs to the directory's owner."""
+    """Opens a file that all users write. If the superuser creates the file, the directory's owner gets it."""
     folder, leaf = os.path.split(path)
     root, below = _split(folder)
     with above(root, f"{below}/{leaf}".lstrip("/")) as (inside, _):
@@ -110,7 +110,7 @@ def open_lock(path: str, flags: int) -> int:
 
 @contextmanager
 def whole(folder: int, name: str) -> Iterator[None]:
-    """Removes a file if the block fails. A part of a file would keep the space that a full disk has reserved."""
+    """Removes a file if the block fails, so that a part of a file does not take the space of a full disk."""
     try:
         yield
     except Exception:
@@ -120,7 +120,7 @@ def whole(folder: int, name: str) -> Iterator[None]:
 
 
 def open_lock_in(folder: int, name: str, flags: int) -> int:
-    """Opens a file that all users of a table write. ``folder``: descriptor of the file's directory."""
+    """Opens a file that all users write, like ``open_lock``. ``folder`` is a descriptor of its directory."""
     owner = os.fstat(folder)
     if os.geteuid() == 0 != owner.st_uid and flags & os.O_CREAT:
         with suppress(FileExistsError):  # An existing file may belong to any user.
@@ -131,7 +131,7 @@ def open_lock_in(folder: int, name: str, flags: int) -> int:
 
 
 def unlink(root: str, name: str, descriptor: int | None = None) -> int:
-    """Removes a file. Returns its size in bytes. Raises FileNotFoundError, NotADirectoryError, also for links."""
+    """Removes a file. Returns its size in bytes. Raises FileNotFoundError, or NotADirectoryError for a link."""
     with above(root, name, descriptor) as (folder, leaf):
         size = os.stat(leaf, dir_fd=folder, follow_symlinks=False).st_size
         os.unlink(leaf, dir_fd=folder)
@@ -139,7 +139,7 @@ def unlink(root: str, name: str, descriptor: int | None = None) -> int:
 
 
 def mkdir(root: str, path: str, descriptor: int | None) -> None:
-    """Creates a directory. ``path`` is a full path, or relative to ``descriptor`` if there is one."""
+    """Creates a directory. Without ``descriptor``, the path is absolute. Else it is relative to the descriptor."""
     below = path if descriptor is not None else path.removeprefix(f"{root}/")
     if below.startswith("/"):  # The path is the root, or above it.
         root, _, below = path.rpartition("/")
@@ -174,9 +174,9 @@ def rmtree(root: str, name: str, descriptor: int | None = None) -> None:
 
 @contextmanager
 def above(root: str, name: str, below: int | None = None) -> Iterator[tuple[int, str]]:
-    """Yields the descriptor of a file's directory, and the file's name. Follows no links.
+    """Opens the directory of a file without following links. Yields the descriptor and the file's name.
 
-    ``below``: a descriptor of the root. Raises FileNotFoundError for a missing directory, OSError for a link.
+    The argument ``below`` is a descriptor of the root. Raises FileNotFoundError, or OSError for a link.
     """
     folders, _, leaf = name.rpartition("/")
     if below is not None and not folders:

@@ -22,12 +22,12 @@ _TEXTS_AND_BYTES = [
 
 
 def reader(source: Any, columns: pa.Schema) -> pq.ParquetFile:
-    """Opens a Parquet file. Read the file with ``use_threads=False``. See ``Folder.parquet``.
+    """Opens a Parquet file that has ``columns``. Missing columns of ``layout.ADDED`` are read as NULL.
 
-    Arrow verifies checksums at 3.3 GB/s. So ``lease().arrow()`` is 4 to 28 % slower, but a receive is not slower.
+    Read the file with ``use_threads=False``; see ``Folder.parquet``. Arrow verifies checksums at 3.3 GB/s, which
+    makes ``lease().arrow()`` 4 to 28 % slower, but not a receive.
 
-    ``columns``: the required columns. Missing columns of ``layout.ADDED`` are read as NULL. Raises ArrowException
-    or OSError if the file is damaged, or lacks a column.
+    Raises ArrowException or OSError if the file is damaged, or lacks a column.
     """
     try:
         # instants of 96 bits, as Spark writes them, have years that nanoseconds cannot count
@@ -53,7 +53,7 @@ def reader(source: Any, columns: pa.Schema) -> pq.ParquetFile:
 
 
 class _Filled:
-    """A Parquet file, with NULLs for the columns that the file lacks."""
+    """A Parquet file that returns NULLs for the columns that it lacks."""
 
     def __init__(self, file: pq.ParquetFile, lacking: Sequence[pa.Field]) -> None:
         self._file, self._lacking = file, lacking
@@ -110,7 +110,7 @@ def writer(target: Any, schema: pa.Schema, **options: Any) -> pq.ParquetWriter:
 
 
 def _alike(found: Any, expected: Any) -> bool:
-    """True if the type ``found`` can be read as ``expected``. Spark and delta-rs write some types differently."""
+    """True if values of the type ``found``, as Spark or delta-rs may write, can be read as ``expected``."""
     if pa.types.is_struct(expected):
         return pa.types.is_struct(found) and all(
             found.get_field_index(field.name) >= 0 and _alike(found.field(field.name).type, field.type)

@@ -14,29 +14,29 @@ class Provider:
     """A kind of object store, such as S3."""
 
     prefix: str
-    """Prefix of the names of the store's options and environment variables."""
+    """Prefix of the names of options and environment variables for this kind of store."""
     also: tuple[str, ...] = ()
     """Other names that users may give for the scheme."""
     has_container: bool = False
-    """True if a root has a container before an ``@``. For other stores, the text before an ``@`` may be secret."""
+    """True if URIs have the form ``container@account``. Other stores may have a secret before the ``@``."""
     credentials: tuple[str, ...] = ()
-    """Options that give credentials or their source. Without them, the machine's metadata service is asked."""
+    """Options that give credentials. If none is set, the metadata service of the machine gives credentials."""
     hadoop: str = ""
-    """Hadoop module with which Spark reaches the store. Empty if Spark needs another URI of the root."""
+    """Hadoop module that Spark loads for this kind of store. Empty if Spark reaches the store otherwise."""
     hadoop_scheme: str = ""
     """Scheme of a root's URI for Spark."""
     connector: str = ""
-    """Connector that Spark needs with Hadoop before 3.5, which lacks the module ``hadoop``."""
+    """Connector for Spark if Hadoop is older than 3.5, whose releases lack the module ``hadoop``."""
     sdk: tuple[str, ...] = ()
-    """Packages that the module ``hadoop`` needs in addition."""
+    """Further packages that the Hadoop module needs."""
     sdk_releases: Mapping[str, str] = attrs.field(factory=dict)
-    """Release of the packages in ``sdk``, by release of Hadoop."""
+    """Release of the packages in ``sdk`` for each release of Hadoop."""
     excluded: tuple[str, ...] = ()
     """Dependencies of the module ``hadoop`` that a Spark session does not need."""
     spark_overwrites: bool = False
-    """True if Spark may lose one of two commits. Spark's log store checks for a file, and then writes it."""
+    """True if Spark may lose one of two simultaneous commits, because it does not create log files atomically."""
     spark_settings: Callable[[Mapping[str, str]], dict[str, str]] | None = None
-    """Converts a root's options to settings of Spark's file system. None if Spark has its own credentials."""
+    """Converts a root's options to settings of Spark's file system. None if Spark takes its own credentials."""
 
 
 _S3A = "org.apache.hadoop.fs.s3a"
@@ -50,7 +50,7 @@ _S3A_SETTINGS = {
     "region": "endpoint.region",
     "default_region": "endpoint.region",
 }
-"""Names of s3a's settings, by the name of delta-rs's option without its prefix."""
+"""Name of the setting of s3a for each option of delta-rs. The option's prefix is left out."""
 
 
 def s3a_settings(options: Mapping[str, str]) -> dict[str, str]:

@@ -1,11 +1,12 @@
 """Requests to a shard's ledger on an object store. One process commits the requests of all processes.
 
-A process that loses several races posts its request as a file. The process with the oldest file commits all
-waiting requests. Its log entry has the answers, and names the requests, so no request is applied twice.
+A process that loses several races writes its request to a file. The process that wrote the oldest file commits all
+waiting requests. The log entry of this commit has the answers and names the requests, so that no process applies a
+request twice.
 
-A file's name begins with the ledger version that its process knew, so only later entries can apply the request. A
-request expires after ``VERSIONS`` ledger versions or ``RECENT`` seconds. Until then, other processes may apply the
-request, even if its own process stopped waiting.
+The file's name begins with the ledger version that the process knew, because only later entries can apply the
+request. A request expires after ``VERSIONS`` ledger versions or ``RECENT`` seconds. Until then, another process
+may apply the request, even if its own process no longer waits.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ VERSIONS = 60
 RECENT = 10.0
 """Seconds by the storage's clock after which a request expires."""
 MOST = 100
-"""Maximum number of other processes' requests in one commit. Further requests wait for the next commit."""
+"""Maximum number of requests of other processes in one commit. The rest must wait for the next commit."""
 LOOKS = 8
-"""Maximum reads of the log without a new entry, before a process commits although an older request waits."""
+"""Maximum reads of the log without a new entry, before a process stops waiting for an older request."""
 SURE = 0.7
-"""Minimum seconds between two checks that the log was not replaced. ``look_and_list`` makes these checks."""
+"""Seconds after which ``look_and_list`` checks again that the log was not replaced by another log."""
 FIRST = 2
-"""Number of next commits that ``look_and_list`` reads concurrently."""
+"""Number of new commits that ``look_and_list`` reads at the same time."""
 LATELY = 2.0
-"""Seconds without a check of the log, after which ``look_and_list`` reads all new commits."""
+"""If the log was not checked for this number of seconds, ``look_and_list`` reads all new commits."""
 _NAME = re.compile(rf"{FOLDER}/(\d{{20}})-([0-9a-f]{{32}})\.json", re.ASCII)
 
 
@@ -54,7 +55,7 @@ class PostedRequest:
     """Version of the ledger that this process knew when it made the request."""
     posted_at: float
     lineage: object
-    """``Table.lineage`` of the ledger for which the request was posted."""
+    """Lineage of the ledger for which the request was posted. See ``Table.lineage``."""
 
     @property
     def name(self) -> str:
@@ -71,7 +72,9 @@ class WaitingRequest:
 
 
 def post(table: Table, text: Callable[[str | None], str], last: PostedRequest | None = None) -> PostedRequest:
-    """Writes a request, made by ``text`` from the newest entry's token. Removes the request ``last``.
+    """Writes a request to a file, and removes the file of the request ``last``.
+
+    Calls ``text`` with the newest entry's token to get the request's content.
 
     Raises:
         QueueClientError: the write failed, but other processes may find the file; ``outcome_unknown`` is set.
@@ -94,16 +97,16 @@ def post(table: Table, text: Callable[[str | None], str], last: PostedRequest | 
 
 
 def look(table: Table, posted: PostedRequest, most: float = math.inf) -> list[ListedFile]:
-    """Loads at most ``most`` new commits of the ledger. Returns the request files, which are listed meanwhile."""
+    """Loads up to ``most`` new commits of the ledger. Meanwhile lists the posted requests, and returns them."""
     after = _begin(max(0, min(posted.since, table.version - VERSIONS)))
     return look_and_list(table, most, lambda: table.folder.files(FOLDER, after))
 
 
 def look_and_list(table: Table, most: float, files: Callable[[], Iterable[ListedFile]]) -> list[ListedFile]:
-    """Loads at most ``most`` new commits, and calls ``files`` at the same time. Returns the files.
+    """Loads up to ``most`` new commits, and calls ``files`` at the same time. Returns the files.
 
-    Unless ``most`` is 1, reads ``FIRST`` commits concurrently, in half the time. Reads on if a file was posted at
-    a newer version, or after ``LATELY`` seconds without a check of the log.
+    Reads only ``FIRST`` commits, concurrently, unless a file was posted at a newer version, or the log was not
+    checked for ``LATELY`` seconds.
     """
     found: list[ListedFile] = []
     before, seconds = table.version, abs(time.time() - table.state.confirmed_at)
@@ -123,7 +126,7 @@ def _since(name: str) -> int:
 
 
 def pause(began: float) -> None:
-    """Pauses before the next read of the log. ``began``: monotonic clock, in seconds, when the last read began."""
+    """Pauses before the next read of the log. ``began`` is the start of the last read, in monotonic seconds."""
     time.sleep(min(0.05, (time.monotonic() - began) / 4))
 
 
@@ -141,7 +144,7 @@ def answers(table: Table, posted: PostedRequest) -> Mapping[str, Any]:
 
 
 def fitting(table: Table, posted: PostedRequest, listed: list[ListedFile]) -> list[WaitingRequest]:
-    """Returns other requests that a commit may apply, oldest first. Empty if ``posted`` is unlisted or expired."""
+    """Returns other processes' requests that a commit may apply, oldest first. Empty if ``posted`` has expired."""
     known = table.version - len(table.state.latest)
     after = max(known, table.version - VERSIONS)
     mine = next((each.modified for each in listed if each.name == posted.name), None)
@@ -168,15 +171,15 @@ def is_of(table: Table, waiting: WaitingRequest, token: str | None) -> bool:
 
 
 def _begin(version: int) -> str:
-    """Returns how the names of requests that were posted at ``version`` begin. The names sort by version."""
+    """Returns the first part of the file names of requests that were posted at this ledger version."""
     return f"{FOLDER}/{version:020}"
 
 
 def unknown(reason: object) -> QueueClientError:
-    """Returns the error for a process that gives up on a request. Other processes may still commit the request."""
+    """Returns the error for a process that stops waiting for its request, which others may still commit."""
     return left_to_others("call", "request", reason)
 
 
 def failure(error: Exception) -> Exception:
-    """Returns the error to raise for ``error``. The request of the failed call may still be committed."""
+    """Returns the error for a failed call, whose request other processes may still commit."""
     return failure_left_to_others(error, unknown)

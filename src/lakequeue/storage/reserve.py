@@ -14,15 +14,15 @@ from lakequeue.storage.roots import local_path
 RESERVED = 2 << 20
 """Size of the reserve file in bytes. This size is enough for some hundred small commits."""
 PLENTY = 2 * RESERVED
-"""Free bytes above which a missing reserve file is created."""
+"""Minimum free bytes for creating a missing reserve file."""
 RESERVED_FILES = 64
-"""Number of empty files that each reserve an inode. A pass over a queue needs a few inodes at a time."""
+"""Number of empty files, which reserve an inode each. The compactor needs a few inodes at a time."""
 PLENTY_FILES = 4 * RESERVED_FILES
-"""Free inodes above which missing reserve files are created."""
+"""Minimum free inodes for creating missing reserve files."""
 
 
 LEAST_FREE = 0.2
-"""Share of free bytes or free files that always suffices, even on a small file system."""
+"""If this share of the disk is free, the space counts as sufficient, even on a small file system."""
 
 
 class Space(NamedTuple):
@@ -54,7 +54,7 @@ def space_of(path: str) -> Space | None:
 
 @contextmanager
 def reserve(root: str) -> Iterator[None]:
-    """Frees the reserve of a full disk during the block. Reserves the space again afterwards, if possible."""
+    """On a full disk, removes the reserve before the block. Tries to create the reserve again afterwards."""
     local, space = local_path(root), space_of(root)
     if local is None or space is None:
         yield
@@ -118,7 +118,7 @@ def is_used_up(root: str) -> bool:
 
 
 def missing(root: str) -> Iterator[str]:
-    """Yields a warning if a local root reserves no bytes of its disk, and a warning if it reserves no inodes."""
+    """Yields a warning if a local root has no reserved bytes, and a warning if it has no reserved inodes."""
     local, space = local_path(root), space_of(root)
     if local is None or space is None:
         return

@@ -83,7 +83,7 @@ def obstacle(path: str) -> str | None:
 
 
 def unsafe_owner(path: str, parts: Iterable[str]) -> str | None:
-    """Returns why a local root is unsafe, because other users own a part or may write to it. None if safe."""
+    """Returns a text if other users own a part of a local root, or may write to it. Returns None if it is safe."""
     if not os.path.isdir(path):
         return None
     root = os.stat(path)
@@ -132,7 +132,7 @@ def is_local_folder(uri: str) -> bool:
 
 
 def spark_uri(path: str) -> str:
-    """Returns a path as a URI for Spark. Spark's default file system does not matter for this URI."""
+    """Returns a path as a complete URI, so that Spark does not use its default file system."""
     local = local_path(path)
     if local is not None:
         return f"file://{os.path.abspath(local)}"

@@ -1,4 +1,4 @@
-"""A root's ``schedules`` table, with a row for each schedule. Each change replaces the only file (JOB-7)."""
+"""A root's table ``schedules``, with a row for each schedule. Each change rewrites the table's file (JOB-7)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lakequeue.storage.folder import Freed
 from lakequeue.storage.store_failures import first_line
 
 ScheduleChange = Callable[[Sequence[Schedule]], Mapping[str, Schedule | None]]
-"""Takes all schedules, and returns the changed schedules by id. The value None removes a schedule."""
+"""Function that gets all schedules, and returns those to change by id. None removes a schedule."""
 
 
 class ScheduleTable:
@@ -104,7 +104,7 @@ class ScheduleTable:
 
 
 def unreadable(engine: Engine, root: str) -> str | None:
-    """Returns why the rows of schedules cannot be read. None if they can, or if the table does not exist."""
+    """Returns why the table of schedules cannot be read. None if it can be read or does not exist."""
     try:
         ScheduleTable(engine, root).rows()
     except DamagedTable as error:

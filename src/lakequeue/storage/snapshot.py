@@ -31,20 +31,20 @@ from lakequeue.storage.folder import Folder, LocalFolder, Mark
 _log = logging.getLogger("lakequeue")
 
 _ONE_BY_ONE = 2
-"""Number of new entries on an object store that are read one by one. If there are more, the log is listed."""
+"""Maximum number of new entries that are read without listing the log, on an object store."""
 _CONFIRMED, _IDLE = 1.0, 60.0
-"""Seconds between checks that a log on an object store was not replaced: for growing logs, and idle logs."""
+"""Seconds after which a log on an object store is checked for replacement: a growing log, and an idle log."""
 _LEARNED = 100
-"""Maximum number of entries that ``learn`` stores, and of newest entries in memory."""
+"""Maximum number of entries that ``learn`` stores, and maximum number of newest entries that stay in memory."""
 _ANCHORS = (0.3, 5.0)
-"""Maximum seconds between two moves of an anchor, for each of the two anchors. See ``_Anchor``."""
+"""Maximum seconds until an anchor moves. A snapshot has two anchors; see ``_Anchor``."""
 _CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 
 
 NOT_FOLLOWING = "does not follow the entry before: a backup was restored while it was written"
-"""Reason in a DamagedTable error. The entry does not follow the entry before it."""
+"""Reason in a DamagedTable error, if a log entry does not follow the previous entry."""
 _known_programs: set[tuple[str, str]] = set()
-"""Pairs of program and table. This process has logged that the program rewrote the table."""
+"""Pairs of program and table for which this process has already logged that the program rewrote the table."""
 
 
 def _warn_of(program: str, table: str) -> None:
@@ -62,10 +62,10 @@ _OTHER = "is not what this process read: a backup was restored, or a repair was 
 
 
 class ReplacedLog(DamagedTable):
-    """Raised if another log replaced the log that was read, as after a restore or a repair (DUR-80)."""
+    """Raised if the log was replaced by another log since the last read, for example by a restore (DUR-80)."""
 
     in_place = False
-    """True if a commit of this process left an entry in the log that replaced the known log."""
+    """True if this process has committed an entry to the new log, without knowing that the log was replaced."""
 
     def __init__(
         self, table: str, file: str | None, reason: str = _OTHER, *, outcome_unknown: bool = False
@@ -74,7 +74,7 @@ class ReplacedLog(DamagedTable):
 
 
 class _EntryId(NamedTuple):
-    """Version, file identity and token of a log entry on which a snapshot is built."""
+    """Identifies the log entry that a snapshot has applied last: version, file and token."""
 
     version: int
     mark: Mark
@@ -82,7 +82,7 @@ class _EntryId(NamedTuple):
 
 
 class _Anchor:
-    """An older entry that a log must still have. The anchor is at most 2 * ``longest`` seconds old."""
+    """A version whose entry the log must still have. The version is at most 2 * ``longest`` seconds old."""
 
     def __init__(self, version: int, longest: float) -> None:
         self.version = self._next = version
@@ -90,24 +90,23 @@ class _Anchor:
         self._begun = self._moved = time.monotonic()
 
     def move(self, version: int) -> None:
-        """Moves the anchor, if due, to the version stored by the last move, and stores ``version``."""
+        """Moves the anchor forward if it is old. The next move will take the anchor to ``version``."""
         now = time.monotonic()
         if now - self._moved >= min(self._longest, (now - self._begun) / 4):
             self.version, self._next, self._moved = self._next, version, now
 
 
 def _begin(versions: Container[int], version: int) -> int:
-    """Returns the oldest of the versions that lead to ``version`` without a gap."""
     while version - 1 in versions:
         version -= 1
     return version
 
 
 class Snapshot(TableState):
-    """A version of a table, read from its log. ``follow`` applies newer commits."""
+    """A version of a table, read from its log. The method ``follow`` applies newer commits."""
 
     def __init__(self, folder: Folder, version: int | None = None, *, put_back: bool = False) -> None:
-        """Loads a version, by default the newest. With ``put_back``, ignores entries behind a gap.
+        """Loads a version, by default the newest. If ``put_back`` is True, ignores entries that follow a gap.
 
         Raises FileNotFoundError if there is no table, LogTrimmed if entries were removed during the load.
         """
@@ -115,7 +114,7 @@ class Snapshot(TableState):
         self._folder = folder
         self._put_back = put_back
         self.strays: list[int] = []
-        """Versions that a restore left over in a local table (DUR-86), in order. The log omits them."""
+        """Versions in a local table that a restore left over (DUR-86), in order. The log does not include them."""
         self._learned: dict[int, Entry] = {}
         # The last entry that was learned, until it was seen in the log.
         self._last_learned: tuple[int, Entry] | None = None
@@ -123,7 +122,7 @@ class Snapshot(TableState):
         self.mark: Mark = ()
         """Identity of the file of this version's log entry."""
         self.was_copied = False
-        """True if an entry's file was replaced by a copy. The caller then checks the root's other tables."""
+        """True if an entry's file was replaced by a copy. Then the root's other tables must be checked too."""
         self.checkpoint_every = 100
         """Number of commits between two checkpoints."""
         self.confirmed_at = time.time()
@@ -159,14 +158,14 @@ class Snapshot(TableState):
         self._set_anchors()
         self._oldest, self._next_look = _begin(found.entries, self.version), -math.inf
         self._checked = self._entry_id
-        """Identity of the entry at which the log was last checked. Used on object stores."""
+        """The entry up to which the log of an object store was last compared with this snapshot."""
 
     def follow(self, most: float = math.inf, at_once: int = 1) -> bool:
-        """Applies new commits. Returns True if commits were read that ``learn`` had not stored.
+        """Applies new commits. Returns True if some were read from storage, not stored by ``learn``.
 
         Args:
-            most: maximum number of commits that are read one by one.
-            at_once: number of commits that are first read concurrently.
+            most: maximum number of commits to apply, unless the log is listed.
+            at_once: number of commits to read concurrently in the first step.
 
         Raises:
             LogTrimmed: entries after this version were removed.
@@ -179,7 +178,7 @@ class Snapshot(TableState):
         return self._applied(partial(self._step_on, check_at, most, at_once))
 
     def confirm(self, most: float = math.inf, at_once: int = 1) -> bool:
-        """Applies new commits, like ``follow``, but always checks that the log was not replaced."""
+        """Applies new commits, like ``follow``, after checking in any case that the log was not replaced."""
         listed_lately = self._folder.local is None and abs(time.time() - self._listed_at) < _IDLE
         return self._applied(partial(self._step_on, 0, most, at_once) if listed_lately else self._catch_up)
 
@@ -193,12 +192,12 @@ class Snapshot(TableState):
         return self.version > base.version
 
     def _expect_end(self, send: int) -> None:
-        """Raises DamagedTable if the log ends before ``send``, because offsets were given twice (DUR-85)."""
+        """Raises DamagedTable if the log's end is before ``send``, as new messages got used offsets (DUR-85)."""
         if self.transactions.get(layout.SEND_ID, 0) < send:
             raise DamagedTable(self._folder.uri, None, f"offsets below {layout.end_of(send)} were given twice")
 
     def _step_on(self, check_at: float | None, most: float, at_once: int, base: _EntryId) -> None:
-        """Applies up to ``most`` commits. After ``check_at`` commits, checks that the log has ``base``."""
+        """Applies up to ``most`` commits. Before the commit with the number ``check_at``, checks ``base``."""
         followed = 0
         while followed < most:
             if self._folder.local is None and followed >= _ONE_BY_ONE:
@@ -214,7 +213,7 @@ class Snapshot(TableState):
             self._expect(base, self._folder)
 
     def _following(self, base: _EntryId | None, at_once: int) -> Iterator[Entry]:
-        """Yields entries like ``upcoming``. If ``base`` is given, first checks that the log has ``base``."""
+        """Yields the next entries. With ``base``, first checks that the log still has this entry."""
         if base is None:
             return self.upcoming(at_once)
         known = {each.version: each for each in (self._checked, base)}
@@ -234,7 +233,7 @@ class Snapshot(TableState):
             raise LogTrimmed(f"{self._folder.uri} has no entry {version}")
 
     def is_in_log(self, folder: Folder) -> bool:
-        """True if a local log has this entry, False if trimmed. Raises ReplacedLog if there is another entry."""
+        """True if a local log has this entry, False if it was trimmed. Raises ReplacedLog for another entry."""
         try:
             self._expect(self._entry_id, folder)
         except LogTrimmed:
@@ -252,7 +251,7 @@ class Snapshot(TableState):
         self._young_until = time.monotonic() + 2 * _ANCHORS[1]
 
     def is_anchored(self, folder: LocalFolder) -> bool:
-        """False if a local log lost an anchor or one of its first entries, other than by trimming."""
+        """False if entries of a local log are missing that were not trimmed: an anchor, or one of the first."""
         known = [anchor.version for anchor in self._anchors]
         known += self._first if time.monotonic() < self._young_until else ()
         for anchor in self._anchors:
@@ -264,10 +263,10 @@ class Snapshot(TableState):
         return self.version in entries and _begin(entries, self.version) == min(entries)
 
     def lost_entries(self, folder: LocalFolder) -> int:
-        """Returns how many entries a local log has lost since the last count.
+        """Returns how many entries a local log has lost since the last call that counted.
 
-        Counts every 0.3 seconds, and before each checkpoint. Returns 0 between two counts, and if a checkpoint
-        follows the gap.
+        Counts every 0.3 seconds, and before each checkpoint. Otherwise returns 0, and also if a checkpoint is
+        newer than the lost entries.
         """
         now = time.monotonic()
         # A checkpoint would hide the gap.
@@ -291,7 +290,7 @@ class Snapshot(TableState):
         self._compare(base, found)
 
     def _compare(self, base: _EntryId, found: Mark) -> None:
-        """Raises LogTrimmed or ReplacedLog unless the file ``found`` holds the entry ``base`` that was read."""
+        """Raises LogTrimmed or ReplacedLog if the file ``found`` does not hold the known entry ``base``."""
         if found != base.mark:
             # The file was copied, or the file system has renumbered its files.
             if base.token is None or base.version == 0:  # Nothing shows that it is the same entry.
@@ -304,7 +303,7 @@ class Snapshot(TableState):
         self.confirmed_at = time.time()
 
     def _find(self, committed: tuple[int, Entry] | None) -> None:
-        """Raises ReplacedLog if the log lacks this process's last commit, which the cache has already."""
+        """Raises ReplacedLog if the log lacks an entry that this process has committed."""
         if committed is None:
             return
         version, entry = committed
@@ -317,7 +316,7 @@ class Snapshot(TableState):
             self._last_learned = None
 
     def _catch_up(self, base: _EntryId) -> None:
-        """Applies new commits after one listing. Raises LogTrimmed or ReplacedLog if the log lost ``base``."""
+        """Lists the log, and applies new commits. Raises LogTrimmed or ReplacedLog if the log lacks ``base``."""
         known = base if self._folder.local is not None else self._checked
         # Starts after the name that sorts right before it.
         entries = listed(self._folder, f"{LOG}/{known.version:020}").entries
@@ -352,16 +351,16 @@ class Snapshot(TableState):
         return list(self.metadata["partitionColumns"])
 
     def newest_files(self) -> tuple[int, dict[str, LiveFile]]:
-        """Returns the version before the entries in memory, and the files that the entries added, by name."""
+        """Returns the files that recent commits added, by name, and the version before these commits."""
         added = {file.name: file for entry in self._newest.values() for file in entry.added}
         return self.version - len(self._newest), added
 
     def added_since(self, version: int) -> dict[str, LiveFile]:
-        """Returns the files added after ``version``, by name. Raises FileNotFoundError for a trimmed entry."""
+        """Returns the files added after ``version``, by name. Raises FileNotFoundError if an entry was trimmed."""
         return {file.name: file for entry in self._since(version) for file in entry.added}
 
     def answers_since(self, version: int) -> dict[str, Any]:
-        """Returns answers to requests after ``version``. Raises FileNotFoundError for a trimmed entry."""
+        """Returns the answers in entries after ``version``. Raises FileNotFoundError if an entry was trimmed."""
         return {id: answer for entry in self._since(version) for id, answer in entry.answers.items()}
 
     def _since(self, version: int) -> list[Entry]:
@@ -371,7 +370,7 @@ class Snapshot(TableState):
 
     @property
     def latest(self) -> Mapping[int, Entry]:
-        """The log entries of the latest versions, by version, without gaps."""
+        """The newest log entries, by version. No version is left out."""
         return self._newest
 
     def next(self) -> Entry:
@@ -381,14 +380,13 @@ class Snapshot(TableState):
         raise FileNotFoundError(entry_name(self.version + 1))
 
     def upcoming(self, most: int) -> Iterator[Entry]:
-        """Yields the entries of up to ``most`` next versions. Apply each entry before you take the next."""
+        """Yields the entries of up to ``most`` next versions. Apply each entry before asking for the next."""
         return self._leading(self._folder.for_each(self._found, self._versions(most)))
 
     def _versions(self, most: int) -> range:
         return range(self.version + 1, self.version + 1 + most)
 
     def _leading(self, found: Sequence[Entry | None]) -> Iterator[Entry]:
-        """Yields the entries up to the first entry that is missing or belongs to another log."""
         for entry in found:
             if entry is None:
                 return
@@ -431,7 +429,7 @@ class Snapshot(TableState):
         return (self._put_back and by_lakequeue) or is_left_over(self._folder, found)
 
     def _note_strays(self, found: Sequence[tuple[int, Entry]]) -> None:
-        """Adds local entries that a restore left over to ``strays`` (DUR-86). Raises DamagedTable for others."""
+        """Adds entries that a restore left over to ``strays`` (DUR-86). Raises DamagedTable for other entries."""
         if self._folder.local is None or any(entry.base is None for _, entry in found):
             raise DamagedTable(self._folder.uri, entry_name(found[0][0]), NOT_FOLLOWING)
         self.strays = sorted({*self.strays, *(number for number, _ in found)})
@@ -446,7 +444,7 @@ class Snapshot(TableState):
             _warn_of(entry.program, self._folder.uri)
 
     def _check(self, found: Entry | TableState) -> None:
-        """Reads a table's settings. Raises DamagedTable if the table was moved here, or has unknown features."""
+        """Reads a table's settings. Raises DamagedTable for unknown features, or a table that was moved here."""
         uri = self._folder.uri
         if found.metadata is not None:
             if layout.is_elsewhere(uri, found.metadata.get("name")):

@@ -1,4 +1,4 @@
-"""Reads the rows of a user's Delta table: a version in pieces, with the columns and types of its schema."""
+"""Reads a version of a user's Delta table in pieces. The rows have the columns and types of the schema."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FEED_COLUMNS = [
     ("_commit_timestamp", layout.INSTANT),
 ]
 PIECE_ROWS, PIECE_BYTES = 100_000, 64 * 2**20
-"""Maximum rows of a piece, and approximate bytes of a piece before compression."""
+"""Maximum number of rows in a piece, and approximate number of bytes in a piece before compression."""
 MOST_PIECES = 2**20 - 1
 _BATCH = 8_192
 """Maximum number of rows that are read from a file at once."""
@@ -33,9 +33,9 @@ _PHYSICAL, _ID, _MODE = "delta.columnMapping.physicalName", "delta.columnMapping
 
 
 class VersionRows:
-    """The rows that a version of a table adds, in pieces, which are equal in every process.
+    """The rows that a version of a table adds. Every process divides the rows into the same pieces.
 
-    ``schema`` includes the columns of a change feed. ``pieces``: number of pieces, 0 without rows.
+    The attribute ``schema`` includes the columns of a change feed, and ``pieces`` is the number of pieces.
     """
 
     def __init__(self, table: SourceTable, change: SourceChange, feed: bool) -> None:
@@ -56,7 +56,7 @@ class VersionRows:
         self._reading: Iterator[pa.RecordBatch] = iter(())
 
     def piece(self, number: int) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of the piece ``number``, counted from 0. Pieces follow each other without gaps."""
+        """Yields the rows of the piece ``number``, counted from 0. Each row is in exactly one piece."""
         first = number * self._piece
         if first != self._next or not first:
             self._reading = self._read(first)
@@ -112,7 +112,7 @@ class VersionRows:
 
 
 class _OpenSourceFile:
-    """A data file that is being read. Errors name the table's version."""
+    """Opens a data file in a ``with`` block. Errors in the block name the version of the table."""
 
     def __init__(self, table: SourceTable, file: SourceFile, version: int) -> None:
         self._table, self._file, self._version = table, file, version
@@ -160,7 +160,7 @@ class _Columns:
         return [_place(field, found, self._by_id) for field in self._fields]
 
     def of(self, rows: pa.RecordBatch, places: Sequence[int], file: SourceFile) -> Iterator[pa.Array]:
-        """Yields an array for each column of the version, for rows of a file."""
+        """Yields an array for each column of the version. ``places`` has the index of each column in ``rows``."""
         for field, place, target in zip(self._fields, places, self.schema, strict=True):
             name = _physical(field)
             try:

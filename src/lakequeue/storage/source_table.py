@@ -23,18 +23,18 @@ Changes = Literal["appends", "feed"]
 Positions = npt.NDArray[np.int64]
 _NONE: Positions = np.array([], np.int64)
 INSERT, DELETE, BEFORE = "insert", "delete", "update_preimage"
-"""Values of the column ``_change_type`` in a change feed."""
+"""Values that the column ``_change_type`` may have in a change feed."""
 _FEATURES = {
     *("appendOnly", "invariants", "columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint"),
     *("vacuumProtocolCheck", "typeWidening", "typeWidening-preview"),
 }
-"""Features of readers that a relay supports, or that do not affect a relay."""
+"""Reader features of source tables that a relay supports or need not know."""
 _FEED, _IN_COMMIT_TIMES = "delta.enableChangeDataFeed", "delta.enableInCommitTimestamps"
 
 
 @attrs.frozen
 class SourceVersion:
-    """The metadata of a version: id, schema as Delta's JSON, and properties."""
+    """Metadata of a table's version: the table's id, its schema as Delta's JSON, and its properties."""
 
     version: int
     id: str
@@ -48,12 +48,12 @@ class SourceVersion:
 
 @attrs.frozen
 class SourceFile:
-    """A data file with rows that a version changes.
+    """A data file with rows that a version adds, changes or removes.
 
     Attributes:
         change: the ``_change_type`` of all rows. None if the file has a column for it.
-        partition: texts of partition values, by physical column name.
-        only: positions of the changed rows. None for all rows except ``without``.
+        partition: partition values as texts, by physical column name.
+        only: positions of the changed rows. None if all rows are changed except those in ``without``.
         without: positions of rows that the version does not change.
     """
 
@@ -65,11 +65,11 @@ class SourceFile:
     without: Positions = attrs.field(factory=lambda: _NONE, eq=False)
 
     def count(self, rows: int) -> int:
-        """Returns the number of changed rows in the file. ``rows``: number of all rows in the file."""
+        """Returns the number of changed rows in a file that has ``rows`` rows."""
         return rows - len(self.without) if self.only is None else len(self.only)
 
     def chosen(self, first: int, rows: int) -> Positions | None:
-        """Returns the changed rows' indexes in a batch, None for all. ``first``: the batch's first row."""
+        """Returns the indexes of changed rows in a batch that begins at row ``first``. None if all are changed."""
         if self.only is None and not len(self.without):
             return None
         given = self.without if self.only is None else self.only
@@ -94,7 +94,7 @@ class SourceChange:
 
 
 class SourceTable:
-    """A Delta table at the root of ``store``, which is only read."""
+    """A Delta table at the root of ``store``. lakequeue only reads the table."""
 
     def __init__(self, store: Store) -> None:
         self.path = store.root
@@ -117,8 +117,9 @@ class SourceTable:
         return SourceVersion(found.version(), metadata.id, schema, metadata.configuration)
 
     def versions(self, first: int) -> range:
-        """Returns the versions from ``first`` on. Raises QueueClientError if the log begins later, or ends before
-        ``first - 1``.
+        """Returns the versions from ``first`` on. The range is empty if ``first`` does not exist yet.
+
+        Raises QueueClientError if ``first`` was removed, or the version before ``first`` does not exist.
         """
         found = [version for version in listed(self.folder, entry_name(first - 1)).entries if version >= first]
         if not found:
@@ -135,7 +136,7 @@ class SourceTable:
         return range(first, first + length)
 
     def version_at(self, instant: datetime, newest: SourceVersion) -> int:
-        """Returns the first version committed at ``instant`` or later, else the newest version plus 1.
+        """Returns the first version committed at ``instant`` or later. Without one, returns the next version.
 
         Raises QueueClientError if the version may be trimmed.
         """
@@ -162,11 +163,11 @@ class SourceTable:
         Args:
             before: metadata of this version or of the version before.
             changes: ``appends``, or ``feed`` for the rows of the change feed.
-            skip: True to leave out a version that does more than append.
+            skip: True to return no rows of a version that does more than append.
 
         Raises:
             InvalidOptions: rows were removed or rewritten, and ``changes`` is ``appends`` or the feed was off.
-            QueueClientError: a relay cannot read a part of the version.
+            QueueClientError: the version has something that a relay cannot read.
         """
         try:
             actions = self._actions(version)
@@ -231,7 +232,9 @@ class SourceTable:
         return files
 
     def _deleted(self, version: int, names: Collection[str]) -> dict[str, Positions]:
-        """Returns the positions of rows that deletion vectors delete, by file. Raises QueueClientError."""
+        """Returns the positions of rows that deletion vectors delete, by name of the file. Raises
+        QueueClientError.
+        """
         if not names:
             return {}
         from deltalake import DeltaTable

@@ -1,4 +1,4 @@
-"""The ``stats`` table, with a row for each queue and minute. Its plots reach further back than the logs."""
+"""The ``stats`` table, with a row for each queue and minute. It reaches further back than the queues' logs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BUSY = "the table of statistics is being changed too often; nothing was changed
 
 
 def record(engine: Engine, root: str, rows: Sequence[StatsRow], now: int) -> int:
-    """Appends rows for the minute of ``now``, except of queues that have one. Returns the number of rows."""
+    """Appends rows for the minute of ``now``, unless their queue has one. Returns the number of new rows."""
     table = _open(engine, root)
     minute = now // MINUTE
 
@@ -35,14 +35,14 @@ def record(engine: Engine, root: str, rows: Sequence[StatsRow], now: int) -> int
 
 
 def later(table: Table, key: str | None, now: int) -> list[str]:
-    """Returns application ids of queues with rows for minutes after ``now``. ``key``: None for all queues."""
+    """Returns the application ids of queues that have rows for minutes after ``now``. None means all queues."""
     ids = [name for name in table.state.transactions if name != layout.STATS_FILES_ID]
     known = ids if key is None else [layout.stats_id(key)]
     return [name for name in known if table.transaction(name) > now // MINUTE]
 
 
 def set_back(table: Table, key: str | None, now: int) -> None:
-    """Drops the rows for minutes after ``now`` (DUR-83). ``key``: only this queue, None for all queues."""
+    """Removes the rows for minutes after ``now`` (DUR-83), for one queue, or for all queues if ``key`` is None."""
     transact(table, lambda _: _set_back(table, key, now), busy=_BUSY)
 
 

@@ -35,7 +35,7 @@ class StatsRow:
 
 
 def read(engine: Engine, root: str, key: str, since: int) -> list[tuple[int, StatsRow]]:
-    """Returns a queue's (minute, row) pairs since an instant. Minutes and ``since`` are in microseconds."""
+    """Returns (minute, row) pairs of a queue since an instant. Minutes and ``since`` are in microseconds."""
     found: list[tuple[int, StatsRow]] = []
     for part in parts(engine, root, since):
         rows = part.filter(pc.equal(part["key"], key))
@@ -46,7 +46,7 @@ def read(engine: Engine, root: str, key: str, since: int) -> list[tuple[int, Sta
 
 
 def depths(engine: Engine, root: str, since: int) -> dict[str, list[tuple[int, int]]]:
-    """Returns (minute, visible messages) pairs since ``since``, by queue key. Times are in microseconds."""
+    """Returns (minute, visible messages) pairs by queue key, since an instant. Times are in microseconds."""
     found: dict[str, list[tuple[int, int]]] = {}
     for part in parts(engine, root, since):
         columns = (part["key"], part["minute"].cast(pa.int64()), part["visible"])
@@ -67,7 +67,7 @@ def parts(engine: Engine, root: str, since: int = 0) -> Iterator[pa.Table]:
 
 
 def table_of(rows: Sequence[StatsRow], minute: int) -> pa.Table:
-    """Returns a minute's rows with the schema ``layout.STATS``. ``minute`` is counted from 1970."""
+    """Returns the rows of a minute as a table with the schema ``layout.STATS``. Minutes count from 1970."""
     at = pa.scalar(minute * MINUTE, layout.INSTANT)
     day = at.as_py().strftime("%Y-%m-%d")
     cells = [attrs.asdict(row) | {"day": day, "minute": at.as_py()} for row in rows]

@@ -15,7 +15,7 @@ _TRIED = re.compile(r"Error performing ([A-Z]+) (\S+) in ")
 _CODE = re.compile(r"<(?:Code|code)>([\w.]+)</")
 _ANSWER = re.compile(r"<(?:\?xml|Error)\b.*?</Error>", re.DOTALL)
 _OF_A_PROXY = ("408", "499")
-"""Status codes with which proxies answer although the store may still carry out the request."""
+"""Status codes of proxies, after which the store may still carry out the request."""
 _STATUS = re.compile(r"Server returned non-2xx status code: (\d{3})[^:<\n]*")
 _ENTRY = re.compile(r"_delta_log/(\d{20})\.json")
 _CAUSES = r"Config error: [^\"]*\"|account file from |(?:encryption|credential) type: "
@@ -45,7 +45,7 @@ _MISSING = _Reason("there is no such file or bucket", "check the root, or repeat
 _LOST = _Reason("the connection was lost", "repeat the call")
 
 _CONFLICTS = ("ConditionalRequestConflict", "OperationAborted")
-"""S3's codes for concurrent requests for one object. obstore calls their status 409 "already exists"."""
+"""Error codes of S3 for simultaneous requests for one object. obstore reports them as "already exists"."""
 
 _BY_CODE = {
     **dict.fromkeys(("NoSuchBucket", "ContainerNotFound", "FilesystemNotFound"), _BUCKET),
@@ -96,7 +96,7 @@ def first_line(error: BaseException) -> str:
 
 
 def left_to_others(call: str, part: str, reason: object) -> QueueClientError:
-    """Returns the error for an abandoned ``call``. Other processes may still commit the call's ``part``."""
+    """Returns the error for a call that ends before its ``part`` is done. Other processes may still commit it."""
     text = first_line(reason) if isinstance(reason, BaseException) else reason
     return QueueClientError(
         f"the outcome of a {call} is unknown: other processes may commit its {part} ({text}); {SAFE_TO_REPEAT}",
@@ -105,9 +105,9 @@ def left_to_others(call: str, part: str, reason: object) -> QueueClientError:
 
 
 def failure_left_to_others(error: Exception, unknown: Callable[[object], QueueClientError]) -> Exception:
-    """Returns the error for a failed call. Other processes may still commit a part of the call.
+    """Returns the error for a failed call, of which other processes may still commit a part.
 
-    ``unknown`` makes the error for an unknown outcome from a reason. See ``left_to_others``.
+    If the outcome is unknown, calls ``unknown`` with the reason to make the error; see ``left_to_others``.
     """
     match error:
         case QueueClientError(outcome_unknown=True):
@@ -140,7 +140,7 @@ def is_conflict(error: BaseException) -> bool:
 
 
 def hide_secrets(error: BaseException) -> None:
-    """Removes possible secrets from an error and its causes. S3's answers repeat the request's session token."""
+    """Removes possible secrets from an error and its causes. Errors of S3 may contain the session token."""
     chain: list[BaseException] = []
     following: BaseException | None = error
     while following is not None and following not in chain:
@@ -154,12 +154,12 @@ def hide_secrets(error: BaseException) -> None:
 
 
 def was_repeated(error: BaseException) -> bool:
-    """True if the client sent the request several times. An earlier request may still land."""
+    """True if the client repeated the request. The store may still carry out the earlier attempts."""
     return " retries, " in str(error)
 
 
 def unanswered_version(error: BaseException, next_version: int) -> int | None:
-    """Returns the version that a failed commit's late request may still create, or None."""
+    """Returns the version that the store may still create after a failed commit. None if it cannot create any."""
     text = _COLOURS.sub("", str(error))
     tried = _TRIED.search(text)
     if tried is None or tried[1] not in ("PUT", "POST"):
@@ -199,7 +199,7 @@ def _explained(text: str) -> str | None:
 
 
 def _of_spark(text: str) -> str | None:
-    """Returns the cause in the text of a Spark error: a Java or Python exception. Returns None without a cause."""
+    """Returns the Java or Python exception that caused a Spark error. Returns None if the text names no cause."""
     if "from the Python worker" in text:
         lines = [line for line in text.splitlines() if line[:1].strip() and not line.startswith("SQLSTATE")]
         return lines[-1].removeprefix("lakequeue.errors.QueueClientError: ")
@@ -213,7 +213,6 @@ def _of_spark(text: str) -> str | None:
 
 
 def _redacted(text: str) -> str:
-    """Removes possible secrets: users, passwords and signatures in URLs, and values of options."""
     return _VALUE.sub(r"\1…\2", _DETAILS.sub(r"\1", hidden(text)))
 
 

@@ -25,11 +25,11 @@ from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import NO_CREDENTIALS, first_line
 
 DURABILITY = "LAKEQUEUE_DURABILITY"
-"""Environment variable that names the failures that acknowledged messages survive: ``power`` or ``process``."""
+"""Environment variable. With ``power``, sent messages survive a power cut; with ``process``, only a crash."""
 NETWORK_FILE_SYSTEM = "LAKEQUEUE_NETWORK_FILE_SYSTEM"
 """Environment variable that allows roots on network file systems if its value is 1."""
 CHECKS = "checks"
-"""Directory of a new remote root in which the storage is tested."""
+"""Directory for test files, which are written to check a new root on an object store."""
 _CLIENT = frozenset(
     {
         "allow_http",
@@ -52,30 +52,30 @@ _CLIENT = frozenset(
         "user_agent",
     }
 )
-"""Names of the HTTP client's options, for every kind of store. A name may have the store's prefix."""
+"""Options of the HTTP client, which all kinds of stores accept, with or without the store's prefix."""
 _PORTABLE = _CLIENT | {
     *("access_key_id", "secret_access_key", "session_token", "skip_signature"),
     *("endpoint", "endpoint_url", "region", "default_region"),
     *("storage_account_name", "storage_account_key"),
 }
-"""Names of options that are also valid on other machines, if environment variables set them."""
+"""Options that other machines may take over if they come from this machine's environment variables."""
 _SECRET = re.compile(
     r"key(?!_enabled)(?<!kms_key)|secret|token|sas|password|credentials|client_id|service_account|header"
 )
-"""Pattern for names of secret options, without prefix. Also matches options that help to get a secret."""
+"""Pattern for the names of options, without prefix, whose values are secret or help to get a secret."""
 _DELTA = ("delta_", "aws_s3_", "dynamo", "allow_unsafe", "mount_")
 """Prefixes of options that only delta-rs knows. obstore does not get these options."""
 _RETRY = re.compile(r"max_retries|retry_timeout|(?:backoff(?:_config)?\.)?(init_backoff|max_backoff|base)")
 """Pattern for names of retry options, which obstore takes as a separate argument."""
 PATIENCE = {"timeout": "10s", "connect_timeout": "3s", "max_retries": "5", "retry_timeout": "20s"}
-"""Default limits for a request and its repetitions. The environment may set the two timeouts instead."""
+"""Default time limits and retries of a request. Environment variables may replace the two timeouts."""
 _ADDRESSES = frozenset(
     {"base_url", "endpoint", "endpoint_url", "endpoint_url_s3", "metadata_endpoint", "storage_endpoint"}
 )
-"""Names of options whose values are URLs of servers, without the store's prefix."""
+"""Names of options, without the store's prefix, whose values are URLs."""
 _BUCKETS = frozenset({"bucket", "bucket_name", "container", "container_name"})
 _TEXTS = frozenset({"proxy_ca_certificate", "service_account_key"})
-"""Names of options whose values may have several lines."""
+"""Names of options whose values may contain line breaks."""
 _URL = re.compile(
     r"https?://(?:[!-?A-~]*@)?(?:[A-Z0-9._~-]+|\[[0-9A-F:.]+\])(?::(\d{1,5}))?(?:[/?#][!#-;=?-\[\]_a-z~]*)?", re.I
 )
@@ -123,18 +123,18 @@ class Store:
         self.syncs = (durability or os.environ.get(DURABILITY)) != "process"
         """True if local data must be on the disk before a call returns."""
         self.restored = set[str]()
-        """Paths of tables with entries that a restore left over. This process must remove these entries."""
+        """Paths of tables in which a restore left old entries. This process removes these entries."""
 
     def __repr__(self) -> str:
         return f"Store({self.root!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickles the store for lakequeue's Spark tasks, with options from this process's environment."""
+        """Pickles the store for Spark tasks of lakequeue. Options from this process's environment are included."""
         return Store, (self.root, self.portable_options, "power" if self.syncs else "process")
 
     @cached_property
     def delta_options(self) -> dict[str, str]:
-        """Options for delta-rs. ``PATIENCE`` adds the limits that the user has not set."""
+        """Options for delta-rs. Limits that the user has not set come from ``PATIENCE``."""
         if local_path(self.root) is not None:
             return self.options
         known = {bare_name(name) for name in (*self.options, *_environment(_CLIENT))}
@@ -142,21 +142,21 @@ class Store:
 
     @property
     def portable_options(self) -> dict[str, str]:
-        """Options for processes on other machines, with options from this process's environment."""
+        """Options that other machines can use, including options from this process's environment."""
         if local_path(self.root) is not None:
             return self.options
         return _environment(_PORTABLE) | self.options
 
     @property
     def client_options(self) -> frozenset[tuple[str, str]]:
-        """The options, and the environment variables that clients read, as pairs of name and value."""
+        """Pairs of name and value: the options, and the environment variables that store clients read."""
         if local_path(self.root) is not None:
             return frozenset(self.options.items())
         return frozenset((_environment() | self.options).items())
 
     @property
     def public_options(self) -> dict[str, str]:
-        """The portable options, without secrets, and without URLs that may contain secrets."""
+        """The portable options that are safe to show: no secrets, and no URLs that may contain a secret."""
         if local_path(self.root) is not None:
             return {}
         return {
@@ -199,7 +199,7 @@ class Store:
             self.check_mount()
 
     def check_creates(self) -> None:
-        """Raises QueueClientError if storage overwrites files on creation, as writers would lose commits."""
+        """Raises QueueClientError if the storage cannot refuse to overwrite a file, as commits would be lost."""
         folder, name = self._folder, f"{CHECKS}/{uuid.uuid4().hex}"
         if folder.local is not None:
             return
@@ -219,7 +219,7 @@ class Store:
         return self._client(self.root)
 
     def _check_credentials(self) -> None:
-        """Raises QueueClientError if there are no credentials, and no metadata service that could give them."""
+        """Raises QueueClientError if there are neither credentials nor a metadata service that gives them."""
         bare_options = {bare_name(name): value for name, value in (os.environ | self.options).items()}
         sources = PROVIDERS[scheme_of(self.root)].credentials
         if not sources or not bare_options.keys().isdisjoint(sources):
@@ -245,7 +245,7 @@ class Store:
         return RemoteFolder(path, counted)
 
     def _check_values(self, uri: str) -> None:
-        """Raises InvalidParameterValue for an invalid URL, a bucket among the options, or a control character."""
+        """Raises InvalidParameterValue for a wrong URL, a control character, or a bucket that an option names."""
         prefix = PROVIDERS[scheme_of(uri)].prefix
         own = {name: value for name, value in os.environ.items() if name.lower().startswith(prefix)}
         for name, value in (own | self.options).items():
@@ -289,7 +289,7 @@ def _environment(bare_names: Collection[str] | None = None) -> dict[str, str]:
 
 
 def _number(name: str, text: str) -> int | float | timedelta:
-    """Converts the value of a retry option for obstore. Raises InvalidParameterValue for an invalid value."""
+    """Converts a retry option from text to obstore's type. Raises InvalidParameterValue if it is invalid."""
     try:
         if name == "max_retries":
             return int(text)

@@ -1,4 +1,4 @@
-"""A readable version of a table: its state according to the log, and the rows of its files."""
+"""A version of a table: its state according to the log, and methods that read the rows of its files."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 class TableVersion:
-    """A fixed version of a table. The subclass ``Table`` of an engine moves to newer versions."""
+    """A version of a table. This class stays at its version; its subclass ``Table`` can load newer versions."""
 
     def __init__(self, folder: Folder, state: TableState) -> None:
         self.folder = folder
         self.state = state
         self._rows: dict[str, pa.Table] = {}
-        """Rows of live files that the method ``rows`` keeps, by path."""
+        """Rows that the method ``rows`` has read, by path of the file."""
         self.written: dict[str, pa.Table] = {}
-        """Rows of files that this process wrote, by path. ``read_rows`` uses them instead of the file."""
+        """Rows that this process wrote, by path of the file. ``read_rows`` uses them instead of the file."""
 
     @property
     def path(self) -> str:
@@ -45,7 +45,9 @@ class TableVersion:
         return self.state.files()
 
     def read(self, files: Sequence[LiveFile], columns: Sequence[str] | None = None) -> list[pa.Table]:
-        """Returns the rows of each live file as a table. ``columns``: data columns, or None for all."""
+        """Returns a table of rows for each live file. ``columns`` names the data columns to read; None reads
+        all.
+        """
         return self.folder.for_each(lambda file: self._read(file, columns), files)
 
     def _read(self, file: LiveFile, columns: Sequence[str] | None) -> pa.Table:
@@ -53,14 +55,14 @@ class TableVersion:
             return parquet.read(columns, use_threads=False)
 
     def rows(self, files: Sequence[LiveFile]) -> list[pa.Table]:
-        """Returns all data columns of files, and keeps the rows in memory. For small tables."""
+        """Returns a table with all data columns for each file. Keeps the rows in memory. For small tables."""
         fresh = [file for file in files if file.path not in self._rows]
         known = self._rows | dict(zip((file.path for file in fresh), self.read(fresh), strict=True))
         self._rows = {path: known[path] for path in self.state.live if path in known}
         return [known[file.path] for file in files]
 
     def read_rows(self, file: LiveFile, first: int, last: int, columns: Sequence[str]) -> pa.Table:
-        """Returns columns of a live file's rows ``first`` to ``last`` (inclusive). Skips other row groups."""
+        """Returns columns of the rows from ``first`` to ``last``, both included. Reads only their row groups."""
         if (known := self.written.get(file.path)) is not None:
             return known.slice(first, last - first + 1).select(columns)
         with self._opened_file(file) as parquet:
@@ -70,7 +72,7 @@ class TableVersion:
 
     @contextmanager
     def _opened_file(self, file: LiveFile) -> Iterator[pq.ParquetFile]:
-        """Opens a live file. Raises DamagedTable if it was changed, and the error of ``lost`` if missing."""
+        """Opens a live file. Raises DamagedTable if it was changed, or the error of ``lost`` if it is missing."""
         try:
             with self.folder.parquet(file.name, file.size) as parquet:
                 if parquet.metadata.num_rows != file.rows:
@@ -84,7 +86,7 @@ class TableVersion:
             raise
 
     def check_history(self) -> None:
-        """Does nothing for a fixed version. A subclass raises ReplacedLog if the log was replaced."""
+        """Overridden by ``Table``, which raises ReplacedLog if the log was replaced. Otherwise does nothing."""
 
     def lost(self, file: LiveFile) -> Exception:
         """Returns the error for a missing file of this version."""
