@@ -1,4 +1,4 @@
-"""Bulk sends that one process plans and other processes write. Any process can complete a send."""
+"""Bulk sends that one process plans, and whose rows other processes write. Any process can complete a send."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class PlannedSend:
     order_by: str | None
     """Column that orders the messages of each group on FIFO queues."""
     writer: TaskWriter
-    """Writes rows in tasks. A task of a stream sets the key: only the task knows the batch number."""
+    """Writes rows in tasks. In a stream, each task sets the key, because only tasks know the batch number."""
     needed: bool = True
-    """False if tasks need not write: the send was made before, or all its files exist."""
+    """False if tasks have nothing to write, because the send was made before, or all its files exist."""
 
     def of_batch(self, stream: str, number: int) -> PlannedSend:
-        """Returns the send of one micro-batch of a stream. All tasks of the batch get an equal send."""
+        """Returns the send of one micro-batch of a stream. The result is equal in all tasks of the batch."""
         staging = self.writer.staging
         staging = staging.of_key(SendKey.of_batch(stream, number), staging.key.files[:8])
         return attrs.evolve(self, writer=attrs.evolve(self.writer, staging=staging))
@@ -71,7 +71,7 @@ def plan(
 
 
 def complete(queue: OpenQueue, send: PlannedSend, written: Sequence[Written]) -> int:
-    """Commits the files of all partitions as one send, once. Returns the number of messages.
+    """Commits the files of all partitions as one send, exactly once. Returns the number of messages.
 
     Args:
         written: results of the partitions, in order.
@@ -115,5 +115,5 @@ def complete(queue: OpenQueue, send: PlannedSend, written: Sequence[Written]) ->
 
 
 def discard(queue: OpenQueue, send: PlannedSend) -> None:
-    """Removes the files of a send that no process has begun to commit."""
+    """Removes the files of a send. Call this only if no process has begun to commit the send."""
     send.writer.staging.discard(bulk_target(queue).tables)

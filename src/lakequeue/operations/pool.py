@@ -8,14 +8,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 CONCURRENT = 8
-"""Maximum number of concurrent calls, and of results that were not read yet."""
+"""Maximum number of concurrent calls. Also the maximum number of results that wait to be read."""
 
 _T = TypeVar("_T")
 _U = TypeVar("_U")
 
 
 def concurrently(call: Callable[[_T], _U], items: Sequence[_T]) -> Iterator[_U]:
-    """Yields ``call`` of each item in the items' order. Up to ``CONCURRENT`` calls run ahead of the reader."""
+    """Yields the result of ``call`` for each item, in order. Up to ``CONCURRENT`` calls run ahead."""
     if len(items) < 2:
         yield from map(call, items)
         return

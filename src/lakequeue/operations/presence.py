@@ -17,16 +17,15 @@ from lakequeue.operations.consumers import forget_consumer, report_consumer
 from lakequeue.runtime.open_queue import OpenQueue
 
 FIRST, INTERVAL = timedelta(seconds=1), timedelta(seconds=60)
-"""Time from the start of a run to its first report, and time between two reports. Shorter runs report nothing."""
+"""Time from the start of a run to its first report, and between reports. A shorter run makes no report."""
 _LONGEST_END = 5.0
-"""Maximum seconds that the end of a run waits until its file is removed. Storage may fail meanwhile."""
+"""Maximum seconds that the end of a run waits until its file is removed, because storage may fail."""
 
 _log = logging.getLogger("lakequeue")
 
 
 class Presence:
-    """Reports a run of a consumer, in its own thread, until ``stop`` is called. Failures of storage do not end the
-    run.
+    """Reports a consumer's run in a thread of its own, until ``stop``. The run goes on if storage fails.
 
     Args:
         name: the consumer's name.

@@ -13,7 +13,7 @@ from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.reserve import reserve
 
 COMPARED = 1_000
-"""Maximum number of names that are compared to suggest a similar name."""
+"""Maximum number of existing names that are compared with a missing name to suggest a similar name."""
 
 
 def find(root: Root, name: str) -> OpenQueue:
@@ -45,7 +45,7 @@ def missing(root: Root, name: str) -> QueueDoesNotExist:
 
 
 def listed(root: Root, prefix: str, limit: int | None, after: str | None) -> tuple[list[OpenQueue], bool]:
-    """Returns up to ``limit`` queues whose names follow ``after``, and True if more follow (QUE-11, QUE-12)."""
+    """Returns up to ``limit`` queues with names after ``after``, and True if there are more (QUE-11, QUE-12)."""
     rows = [row for row in _living(root) if row.name.startswith(prefix) and (after is None or row.name > after)]
     rows.sort(key=lambda row: row.name)
     return [OpenQueue(root, row) for row in rows[:limit]], len(rows) > len(rows[:limit])

@@ -44,7 +44,7 @@ from lakequeue.storage.engines.commit_failures import is_storage_failure
 from lakequeue.storage.store_failures import first_line
 
 FALLBACK_POLL_FACTOR = 10
-"""Factor by which waiters poll less often than the first waiter, which normally wakes all other waiters."""
+"""Factor by which other waiters poll less often than the first waiter, which usually wakes them."""
 
 MOST_FAILURES = 32
 """Number of failed reads after which a receive no longer splits unreadable ranges."""
@@ -67,11 +67,11 @@ class Room(Protocol):
     """Memory that a receive reserves before it reads messages."""
 
     def take(self, size: int) -> bool:
-        """Reserves ``size`` bytes for messages. Returns False if fewer bytes are free. Thread-safe."""
+        """Reserves ``size`` bytes for messages. Returns False if not enough bytes are free. Thread-safe."""
         ...
 
     async def wait(self, size: int) -> None:
-        """Waits for ``size`` bytes, and reserves them. If the wait fails, the messages become visible."""
+        """Waits until ``size`` bytes are free, and reserves them. After an error, the messages become visible."""
         ...
 
 
@@ -88,11 +88,11 @@ class Request:
     consumer: str | None = None
     hands: FreeHands | None = None
     enough: int = attrs.field(default=0, kw_only=True)
-    """Number of claimed messages after which the receive asks no further shard. 0 means ``max_messages``."""
+    """Number of messages that are enough, so that the receive asks no further shard. 0 means ``max_messages``."""
     decides: bool = attrs.field(default=True, kw_only=True)
     """True if the receive may decide deliveries, which may write to the delivery table (TAB-26)."""
     idle: bool | None = attrs.field(default=None, kw_only=True)
-    """False if the receive's consumer runs handlers; None without a consumer. Idle processes poll first."""
+    """False if the consumer has running handlers; None without a consumer. Idle processes poll first."""
     one_each: bool = attrs.field(default=False, kw_only=True)
     """True to receive at most one message of each FIFO group."""
 
@@ -102,11 +102,11 @@ class _Poll:
     """A receive with checked arguments. Durations are in microseconds."""
 
     wanted: Claim
-    """The claim to make. Each poll claims under a new lease id."""
+    """The claim to make. Each poll replaces its lease id by a new one."""
     deadline: Callable[[], int]
-    """Returns the instant at which the wait ends, in microseconds. Called again after each poll."""
+    """Returns when the wait ends, in microseconds. Called after each poll, because attributes may change."""
     refuse_late: bool
-    """True if a full in-flight limit may raise OverLimit even after a wait (INF-7)."""
+    """True if OverLimit is raised after a wait, too, if the in-flight limit is reached (INF-7)."""
     request: Request
 
 
@@ -119,7 +119,7 @@ class _Claimed:
     parts: Sequence[ClaimedPart]
     refusal: OverLimit | None
     left_nothing: bool
-    """True if, after the claim, there was no message that another process could claim."""
+    """True if no message was left after the claim that another process could have claimed."""
 
     @property
     def own(self) -> list[ClaimedPart]:
@@ -155,7 +155,7 @@ def _release(step: _Step) -> bool:
 
 
 def receive(queue: OpenQueue, request: Request) -> list[Message]:
-    """Receives messages. Waits in this thread."""
+    """Receives messages. Waits for messages in the calling thread."""
     wake, clock = threading.Event(), queue.root.clock
     woken = request.interrupt.waking(wake.set) if request.interrupt else nullcontext()
     with clock.participant(), woken:
@@ -163,7 +163,7 @@ def receive(queue: OpenQueue, request: Request) -> list[Message]:
 
 
 def receive_with_waits(queue: OpenQueue, request: Request, wake: threading.Event) -> Waits[list[Message]]:
-    """Receives messages. Yields instants to wait for. New messages and an interrupt set ``wake``."""
+    """Receives messages. Yields the end of each wait. New messages and an interrupt set ``wake``."""
     with queue.service("receive") as call:
         poll = _checked(queue, request)
         with _waiting(queue, poll, wake.set) as waiter:
@@ -180,7 +180,7 @@ def receive_with_waits(queue: OpenQueue, request: Request, wake: threading.Event
 async def receive_async(
     queue: OpenQueue, request: Request, off_loop: OffLoop = in_loop_threads, room: Room | None = None
 ) -> list[Message]:
-    """Receives messages for asyncio without a thread that waits. A cancelled call makes its messages visible."""
+    """Receives messages for asyncio without a waiting thread. If cancelled, makes claimed messages visible."""
     import asyncio
 
     loop = asyncio.get_running_loop()
@@ -250,12 +250,12 @@ def _poll(queue: OpenQueue, request: Request) -> _Poll:
 
 
 def _waiting(queue: OpenQueue, poll: _Poll, wake: Callable[[], None]) -> AbstractContextManager[Waiter | None]:
-    """Adds a waiter, which ``wake`` causes to poll. Yields None if the receive does not wait."""
+    """Adds a waiter, which ``wake`` makes poll. Yields None if the receive does not wait."""
     return nullcontext() if poll.deadline() <= queue.now() else waiting(queue, wake, poll.request.idle)
 
 
 class _Polls:
-    """Polls of a receive: ``claim``, then ``read``. Without messages, both return the next poll's instant."""
+    """Polls of a receive: each is ``claim``, then ``read``. Without messages, both return when to poll next."""
 
     def __init__(self, queue: OpenQueue, poll: _Poll, waiter: Waiter | None, clear: Callable[[], None]) -> None:
         self._queue = queue
@@ -273,7 +273,7 @@ class _Polls:
         self._vain: VainWait | None = None
 
     def claim(self) -> _Claimed | datetime:
-        """Claims messages. Returns the instant of the next poll if there can be no message before it."""
+        """Claims messages. If there can be none before a later poll, returns the instant of the later poll."""
         queue, waiter, stop = self._queue, self._waiter, self._poll.request.interrupt
         if self._vain is not None and not self._vain.is_over():
             return self._vain.next()
@@ -296,7 +296,7 @@ class _Polls:
         return _Claimed(queue, lease_id, *plan.run(), left_nothing=plan.left_nothing)
 
     def read(self, claimed: _Claimed) -> _Received | datetime:
-        """Reads claimed messages. Without any, returns the next poll's instant, or raises OverLimit (INF-7)."""
+        """Reads claimed messages. If there are none, returns when to poll next, or raises OverLimit (INF-7)."""
         queue, waiter = self._queue, self._waiter
         messages = read(queue, claimed.parts, self._poll.request.attribute_names, claimed.lease_id)
         if waiter is not None:
@@ -332,7 +332,7 @@ class _Polls:
 def read(
     queue: OpenQueue, parts: Sequence[ClaimedPart], names: Sequence[str] = ("All",), lease_id: str | None = None
 ) -> list[Message]:
-    """Returns messages in order. With ``lease_id``, unreadable messages do not count a receive (DUR-8)."""
+    """Reads messages in order. For unreadable messages under ``lease_id``, the receive does not count (DUR-8)."""
     return _by_send_time(queue, [_messages(queue, part, names, lease_id) for part in parts])
 
 
@@ -357,7 +357,7 @@ def count(queue: OpenQueue, messages: Sequence[Message]) -> None:
 
 
 def _by_send_time(queue: OpenQueue, by_shard: list[list[Message]]) -> list[Message]:
-    """Merges the messages of shards by send time (RWD-10, RWD-12). Keeps the order within a group or a shard."""
+    """Merges the messages of shards by send time (RWD-10, RWD-12). Keeps the order in each group or shard."""
     if len(by_shard) < 2:
         return by_shard[0] if by_shard else []
     if queue.attributes.classes > 1:  # in the order in which the shards were asked
@@ -453,7 +453,7 @@ def _uncount(queue: OpenQueue, part: ClaimedPart, spans: Spans) -> None:
 
 
 def _check_emptied(queue: OpenQueue, shard: OpenShard, offset: int | None) -> None:
-    """Raises DamagedTable if the ledger stores the message at ``offset``, whose row lacks a body."""
+    """Raises DamagedTable if the message at ``offset`` lacks a body, but is stored according to the ledger."""
     if offset is None:
         return
     stored = shard.ledger.query(lambda machine: machine.peek(queue.now(), 1, offset))

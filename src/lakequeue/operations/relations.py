@@ -64,7 +64,7 @@ Batches = Iterator[pa.RecordBatch]
 
 
 class Scan:
-    """One read of a relation. Arrow's scanner is not used: its threads would hold Python objects."""
+    """One read of a relation. Does not use Arrow's scanner, because its threads would hold Python objects."""
 
     def __init__(self, schema: pa.Schema, batches: Batches) -> None:
         self.projected_schema = schema
@@ -92,14 +92,14 @@ class Scan:
 
 
 class Relation(ds.Dataset):
-    """A relation as an Arrow dataset. A read opens only the files that ``columns`` and ``filter`` need."""
+    """A relation as an Arrow dataset. A read opens only files that it needs for ``columns`` and ``filter``."""
 
     def __init__(self, schema: pa.Schema, tables: _RootTables, name: str) -> None:
         # Arrow's dataset has no constructor; only its type is used
         self._schema, self._root = schema, tables.root
         self._read: Callable[[frozenset[str], ds.Expression | None], Batches] = getattr(tables, name)
         self.failure: Exception | None = None
-        """Error that ended the last read. Readers through Arrow's C interface see only the error's text."""
+        """Error that ended the last read. Readers that use Arrow's C interface get only the text of the error."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -145,7 +145,7 @@ def relations(root: Root, now: datetime | None, as_of: datetime | None) -> dict[
 def of_queues(
     root: Root, queues: Sequence[QueueRow], now: datetime | None, as_of: datetime | None = None
 ) -> dict[str, Relation]:
-    """Returns the relations of these queues. The relation ``stats`` still covers the whole root."""
+    """Returns the relations, with only these queues. The relation ``stats`` still covers the whole root."""
     tables = _RootTables(root, now or as_of, as_of, queues)
     return _relations(tables) | {name: Relation(JUDGED, tables, name) for name in ("messages", "history")}
 
@@ -164,7 +164,7 @@ def shards_of(root: Root, condition: ds.Expression) -> list[tuple[QueueRow, int]
 
 
 def shown_queues(root: Root, now: datetime | None, as_of: datetime | None) -> list[QueueRow]:
-    """Returns the existing queues of all regions. ``as_of`` adds queues that were deleted since."""
+    """Returns the existing queues of all regions. With ``as_of``, also queues that existed at this instant."""
     then = None if as_of is None else check_instant("as_of", as_of)
     if now is not None:
         check_instant("now", now)
@@ -177,7 +177,7 @@ def shown_queues(root: Root, now: datetime | None, as_of: datetime | None) -> li
 
 
 def queues_at(root: Root, as_of: datetime, now: datetime | None = None) -> list[QueueRow]:
-    """Returns queues at ``as_of``. Raises InvalidParameterValue, or QueueClientError if the log begins later."""
+    """Returns the queues at ``as_of``. Raises InvalidParameterValue, or QueueClientError if the log is shorter."""
     known = {row.key for row in shown_queues(root, now, as_of) if row.created_at <= to_micros(as_of)}
     if not known:
         return []
@@ -187,7 +187,7 @@ def queues_at(root: Root, as_of: datetime, now: datetime | None = None) -> list[
 
 
 def opened(root: Root, path: str, as_of: datetime | None) -> Table:
-    """Opens a table, or its version at ``as_of``. Raises QueueClientError if the table's log begins later."""
+    """Opens a table, or its version at ``as_of``. Raises QueueClientError if the log has no version that old."""
     if as_of is None:
         return root.engine.open(path)
     store = root.engine.store
@@ -198,7 +198,7 @@ def opened(root: Root, path: str, as_of: datetime | None) -> Table:
 
 @attrs.frozen
 class _RootTables:
-    """Reads the tables of a root, now or as of an instant."""
+    """Reads the tables of a root: their newest versions, or their versions at an instant."""
 
     root: Root
     now: datetime | None
@@ -297,7 +297,7 @@ class _RootTables:
         return [places[index] for index in surviving(known, condition, schema)]
 
     def _rows(self, condition: ds.Expression | None, schema: pa.Schema) -> list[QueueRow]:
-        """Returns the queues in which rows may meet the condition. Considers only name and region."""
+        """Returns the queues whose rows may meet the condition, judged by the queue's name and region."""
         rows = self.past
         if rows is None:
             rows = [row for row in self.root.rows() if row.deleted_at is None]

@@ -1,4 +1,4 @@
-"""Sends each added row of a Delta table once (RLY).
+"""Sends each row that is added to a Delta table exactly once (RLY).
 
 Any number of processes may relay a table. The versions of the table are batches of a stream. Each batch is cut
 into pieces. The queue's log records a piece in the commit that adds the piece's messages (``SendKey.of_batch``).
@@ -51,7 +51,7 @@ def _given(columns: Mapping[str, str | None]) -> dict[str, str]:
 
 @attrs.frozen
 class RelayOptions:
-    """A table to relay; see ``LakeQueue.relay``. ``columns`` maps message columns to table columns."""
+    """A table to relay; see ``LakeQueue.relay``. ``columns`` maps names of message columns to table columns."""
 
     table: str = attrs.field(converter=root_of)
     body: str = "*"
@@ -65,7 +65,7 @@ class RelayOptions:
 
 
 def relay(queue: OpenQueue, wanted: RelayOptions) -> SentRows:
-    """Sends the rows of all versions that were not sent yet. Returns how many messages this call sent."""
+    """Sends the rows of all versions that were not sent yet. Returns the number of messages of this call."""
     if is_inside(wanted.table, queue.root.path):
         raise InvalidOptions([f"table {wanted.table} is in the root, where only lakequeue's tables are"])
     queue.reload()  # raises if the queue was deleted
@@ -108,7 +108,7 @@ class _TableRelay:
         return SentRows(self._sent, self._refused)
 
     def _position(self, newest: SourceVersion) -> int:
-        """Returns the relayed position in the queue's log. Records ``start`` first if ``start`` is ahead."""
+        """Returns how far the queue's log shows the relay. If ``start`` is further, first moves there."""
         done, start = last_version(self._queue, self._app_id), self._wanted.start
         path = stream_id(f"relay-of-{_digest(self._source.path)[:32]}")
         of_path = int(_digest(newest.id)[:13], 16) + 1
@@ -177,7 +177,7 @@ class _TableRelay:
 
 
 def _position(version: int, pieces: int) -> int:
-    """Encodes a version and its sent pieces as one number. ``MOST_PIECES`` means that all pieces were sent."""
+    """Encodes a version and its number of sent pieces as one number. ``MOST_PIECES`` stands for all pieces."""
     return (version + 1) * (MOST_PIECES + 1) + pieces
 
 
@@ -186,7 +186,7 @@ def _digest(text: str) -> str:
 
 
 def _with_changes(bodies: Bodies, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yields messages with the attribute ``change_type``: the kind of change in the change feed."""
+    """Yields messages with the attribute ``change_type``, which is the row's kind of change in the change feed."""
     taken: list[pa.RecordBatch] = []
 
     def seen() -> Iterator[pa.RecordBatch]:

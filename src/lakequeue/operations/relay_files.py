@@ -25,21 +25,21 @@ from lakequeue.storage.roots import is_local_folder, local_path, root_of
 from lakequeue.storage.stores import Store
 
 _COLUMNS = pa.schema([*FILES][:3])
-"""Columns of a file that the body of the file's message contains."""
+"""Columns about a file. The body of the file's message consists of these columns."""
 _TRIES = 10
-"""Number of listings, each outdated by another process, after which a call raises RequestThrottled."""
+"""Number of attempts. If other processes are faster in each attempt, the call raises RequestThrottled."""
 
 
 @attrs.frozen
 class Pattern:
-    """Files below ``base`` whose paths match ``rest``: ``*`` is any name, ``**`` any directories."""
+    """Files below ``base`` whose paths match ``rest``. ``*`` matches any name, ``**`` any directories."""
 
     base: str
     rest: str
 
     @classmethod
     def of(cls, text: str) -> Pattern:
-        """Parses a pattern. Raises InvalidParameterValue for other wildcards, or for a pattern without files."""
+        """Parses a pattern. Raises InvalidParameterValue for other wildcards, or if the pattern names no files."""
         fixed, _, rest = text.partition("*")
         base, _, name = fixed.rpartition("/")
         if re.search(r"[?\[\]]", text):
@@ -50,7 +50,7 @@ class Pattern:
         return cls(root_of(base or ("/" if text.startswith("/") else ".")), f"{name}{wildcard}{rest}")
 
     def matches(self) -> Callable[[str], object]:
-        """Returns a function that is true for a matching path. The path must be relative to ``base``."""
+        """Returns a function that is true for a matching path, relative to ``base``."""
         parts = []
         for part in self.rest.split("/"):
             names = "[^/]*".join(map(re.escape, part.split("*")))
@@ -65,7 +65,7 @@ class Pattern:
 def relay_files(
     queue: OpenQueue, pattern: Pattern, columns: Mapping[str, str | None], options: Mapping[str, str] | None
 ) -> SentRows:
-    """Sends one message for each new file. Returns how many messages this call sent."""
+    """Sends one message for each new file. Returns the number of messages that this call sent."""
     if f"{pattern.base}/".startswith(f"{queue.root.path}/"):
         raise InvalidOptions([f"files {pattern} are in the root, where only lakequeue's tables are"])
     queue.reload()  # raises if the queue was deleted
@@ -105,7 +105,7 @@ class _FileRelay:
         raise RequestThrottled(f"other processes relay {self._pattern}, and were always first; try again")
 
     def _finish(self, sent: SentFiles) -> None:
-        """Sends the batches of files that were decided but not sent. A process may have ended in between."""
+        """Sends batches that a process has recorded but not sent, because the process may have been killed."""
         done = last_version(self._queue, stream_id(self._stream))
         if done > sent.last:
             raise QueueClientError(

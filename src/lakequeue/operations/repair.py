@@ -112,7 +112,7 @@ def _own_clock_steps(
 
 @contextmanager
 def _mending(root: Root, apply: bool) -> Iterator[tuple[Engine, Steps | None]]:
-    """Runs a repair. Yields the engine, and a counter of commits, which is None unless ``apply`` is True."""
+    """Runs a repair in the block. Yields the engine, and a counter of commits, or None if ``apply`` is False."""
     steps = Steps("the repair")
     with root.storage_errors(), steps.rest():
         if apply:
@@ -182,7 +182,7 @@ def _repair_shard(
 
 
 def _deliverable(rows: LedgerRows | RepairedLedger, end: int, low: int = 0) -> SpanSet:
-    """Returns the messages that a ledger has neither deleted nor purged, from offset ``low`` to before ``end``."""
+    """Returns the offsets in ``low`` to ``end`` - 1 of messages that a ledger has neither deleted nor purged."""
     found, fresh = SpanSet((run.first, run.last) for run in sorted(rows.runs)), rows.head.head_offset
     if fresh < end:
         found.add(fresh, end - 1)
@@ -196,13 +196,13 @@ class _Before:
 
     messages: SpanSet
     newest: bool
-    """False if the messages are from an older ledger. Newer receives and deletions are unknown in this case."""
+    """False if the messages are from an older ledger, so that newer receives and deletions are unknown."""
     found: FoundShard
-    """State of the shard before the repair."""
+    """What was found of the shard before the repair."""
 
     def correct(self, blank: Sequence[Range], end: int, twice: int) -> None:
-        """Removes the messages in ``blank``, because these have no body. Adds ``twice`` messages from offset
-        ``end`` on; these had shared their offsets with other messages.
+        """Removes the messages in ``blank``, which have no body. Adds ``twice`` messages from offset ``end`` on,
+        which had shared their offsets with other messages.
         """
         for span in blank:
             self.messages.discard(*span)
@@ -210,8 +210,8 @@ class _Before:
             self.messages.add(end, end + twice - 1)
 
     def compared(self, report: Repair, left: SpanSet, log: FoundLog) -> Repair:
-        """Adds lost and repeated messages to a report (DUR-36). ``left``: offsets that can be received after the
-        repair.
+        """Adds lost and repeated messages to a report (DUR-36). ``left`` are the offsets of messages that can be
+        received after the repair.
         """
         lost = [part for span in self.messages for part in left.missing(*span)]
         again = [part for span in left for part in (self.messages.missing(*span) if self.newest else [span])]
@@ -275,7 +275,7 @@ def _plan(
 
 
 def _gone_back(head: Head, moves: int) -> Head:
-    """Returns an older ledger's head without rate limit tokens. Its move number is at least ``moves``."""
+    """Returns an older ledger's head with an empty token bucket. The move number is at least ``moves``."""
     head = attrs.evolve(head, move_number=max(head.move_number, moves))
     pace = QueueAttributes.from_wire(head.attributes).pace
     if pace is None:
@@ -288,7 +288,7 @@ _UNKNOWN_DELETIONS = "the ledger goes back, and no longer says which of the mess
 
 
 def _unknown(found: FoundShard, end: int) -> Iterator[str]:
-    """Yields texts about unreadable log entries whose messages were not found elsewhere."""
+    """Yields a text if unreadable entries of the log may have added messages that were not found elsewhere."""
     assert found.messages is not None
     unreadable, again = len(found.messages.unreadable), sum(not each.named for each in found.files)
     if unreadable > again:
@@ -312,7 +312,7 @@ def _newest_epoch(found: FoundShard) -> int:
 
 
 def _moves(root: Root, store: Store, key: str, shard: int) -> int:
-    """Returns the number of this shard's last arrived move. The next move needs a higher number."""
+    """Returns the number of the last move of this shard that arrived. Later moves need higher numbers."""
     last = 0
     for row in find_catalog(store, root.path).rows:
         for number in range(row.shards):
@@ -385,7 +385,7 @@ def _listed_again(
     root: Root, engine: Engine, name: str, taken: QueueRow | None, hidden: Sequence[str], adopt: bool
 ) -> QueueRow | None:
     """Returns a new catalog row for a lost queue. Returns None if no lost queue matches the name. Without
-    ``adopt``, also returns None if the name is in use, or several lost queues match.
+    ``adopt``, also returns None if the name is in use, or if several lost queues match.
 
     Args:
         taken: the row that has the name now, or None.

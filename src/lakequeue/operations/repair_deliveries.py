@@ -20,12 +20,12 @@ from lakequeue.storage.repair.ledger import RepairedLedger
 from lakequeue.storage.repair.steps import RepairStep
 
 SLOTS = 256
-"""Number of a shard's delivery slots that a repair blocks: more than deliveries are expected at a time."""
+"""Number of delivery slots that a repair blocks in a shard. Fewer deliveries are expected at the same time."""
 
 
 def undelivered(rows: RepairedLedger, now: int) -> tuple[RepairedLedger, list[str], int]:
-    """Removes a ledger's delivery marks (TAB-11). Returns the rows, notes for the operator, and an epoch above any
-    delivery. Without a delivery table, returns the same rows, no notes, and 0.
+    """Removes delivery marks from a ledger (TAB-11). Returns the ledger's rows, notes for the operator, and an
+    epoch that is higher than any delivery's. Without a delivery table, returns the same rows, no notes, and 0.
     """
     if DELIVERY_ID not in rows.head.attributes:
         return rows, [], 0
@@ -40,8 +40,9 @@ def undelivered(rows: RepairedLedger, now: int) -> tuple[RepairedLedger, list[st
 def block_step(
     root: Root, row: QueueRow, shard: int, epoch: int, left: Iterable[tuple[int, int]]
 ) -> tuple[list[RepairStep], list[str]]:
-    """Returns a step that blocks the deliveries of the messages ``left`` claimed up to ``epoch``, or else a note.
-    Apply the step before the messages become visible, so that no process with an old lease appends their rows.
+    """Returns a step that blocks all deliveries that were claimed up to ``epoch``, of the messages ``left``. If
+    they cannot be blocked, returns a note instead. Apply the step before the messages become visible. Otherwise, a
+    process with an old lease may still append their rows.
     """
     attributes = QueueAttributes.from_wire(row.attributes)
     table, delivery_id = attributes.table, attributes.delivery_id

@@ -93,7 +93,7 @@ class ShardCounts:
     commits: int
     """Number of recent commits of all processes to the shard, at most 100."""
     lost_races: int
-    """Number of times that the recent commits were repeated because another process had committed first."""
+    """Number of times that these commits had to be repeated, because another process had committed first."""
     undecided: int = 0
 
 
@@ -162,7 +162,7 @@ class PeekedMessage:
     receive_count: int | None
     sent_at: datetime
     visible_at: datetime | None
-    """When the message becomes or became visible. None unless the message is visible, in flight or delayed."""
+    """When the message becomes or became visible. None in states other than visible, in flight and delayed."""
     message_attributes: dict[str, AttributeValue]
     group_id: str | None = None
     source_queue: str | None = None
@@ -177,7 +177,7 @@ class PeekedMessage:
     consumer: str | None = None
     """Name of the consumer that has the message in flight, or None."""
     attempts: tuple[DeadLetterReason, ...] = ()
-    """The last ten failed attempts, oldest first (JOB-10). A dead letter's include the source queue's."""
+    """The last ten failed attempts, oldest first (JOB-10), including attempts in a dead letter's source queue."""
     priority: int = 0
     """Priority of the message; 0 on queues without priorities (JOB-5)."""
 
@@ -214,7 +214,7 @@ def received_message(
     settler: MessageQueue,
     priority: int = 0,
 ) -> Message:
-    """Returns a received message. ``names`` selects the message attributes to return (MSA-4)."""
+    """Returns a message as a receive returns it, with the message attributes in ``names`` (MSA-4)."""
     system = {"AWSTraceHeader": row["trace_header"]}
     if row["source_receive_count"] is not None:
         system["DeadLetterQueueSourceArn"] = row["source_queue"]

@@ -14,7 +14,7 @@ from lakequeue.storage.reserve import reserve
 
 
 def rewind(queue: OpenQueue, to: datetime) -> int:
-    """Restores the deleted messages that were sent at ``to`` or later, and returns their number (RWD-9)."""
+    """Restores the deleted messages that were sent at ``to`` or later. Returns the number of messages (RWD-9)."""
     with queue.service("rewind") as call:
         command, now = Rewind(check_instant("to", to)), queue.now()  # reading many shards may take long
         for shard in queue.shards:  # check all shards first, so that a refusal changes none

@@ -1,8 +1,8 @@
 """Adds, changes and runs schedules. Sends each due message exactly once (JOB-7).
 
-A due message is a batch of a stream: the schedule's id is the stream, the due time the batch number. The queue's
-log records the last batch in the same commit as its message. A repeated batch therefore adds nothing. One commit
-sends all due messages of a queue. Another commit advances the schedules.
+For the queue's log, a schedule is a stream, and each due time is the number of a batch. The log records the last
+batch of the stream in the commit that adds the message. A repeated batch therefore adds nothing. One commit sends
+all due messages of a queue. Another commit advances the schedules.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from lakequeue.storage.schedules import ScheduleTable
 from lakequeue.storage.store_failures import first_line
 
 MOST = 1_000
-"""Maximum number of schedules of a root. The number is limited because each change writes the whole table."""
+"""Maximum number of schedules of a root. More would be slow, because each change writes the whole table."""
 _LONGEST_ERROR = 500
 _PATIENCE = 5
-"""Seconds for which the end of ``running()`` waits for sends. Unmade sends follow at the next start."""
+"""Seconds for which the end of ``running()`` waits for sends. The next start sends what was not sent."""
 _TOGETHER, _BYTES = 1_000, 8 * 2**20
-"""Approximate maximum number of messages in one commit, and of the bytes of their bodies."""
+"""Approximate maximum number of messages in one commit, and maximum bytes of the messages' bodies."""
 
 _log = logging.getLogger("lakequeue")
 
@@ -50,7 +50,7 @@ _BRIEF = {"schedule fails": "fails", "schedule overdue": "is overdue"}
 
 
 class OpenSchedules:
-    """The schedules of a root, in the region of the root. Thread-safe."""
+    """The schedules of a root in one region. Thread-safe."""
 
     def __init__(self, root: Root) -> None:
         self.root = root
@@ -62,7 +62,7 @@ class OpenSchedules:
         return sorted((row for row in rows if row.region == self.root.region), key=lambda row: row.name)
 
     def add(self, wanted: Schedule, update: bool = False) -> Schedule:
-        """Adds a schedule, or returns an equal existing schedule. ``update`` replaces a namesake."""
+        """Adds a schedule, or returns an equal schedule. With ``update``, replaces a schedule of this name."""
         wanted.check()
         wanted = attrs.evolve(wanted, next_due=wanted.first_after(wanted.created_at) or wanted.next_due)
         validate_entry(_entry(wanted, wanted.next_due), find(self.root, wanted.queue).attributes)
@@ -99,7 +99,7 @@ class OpenSchedules:
             self._table.change(changed)
 
     def last_sent(self, row: Schedule) -> datetime | None:
-        """Returns the due time of the schedule's last sent message, or None without such a message."""
+        """Returns the due time of the last message that the schedule has sent. None if there is none."""
         queue = self.root.living_at(QueueLocation(row.region, row.queue))
         if queue is None:
             return None
@@ -107,7 +107,7 @@ class OpenSchedules:
         return from_micros(version - 1) if version else None
 
     def concerns(self, thorough: bool = False) -> Iterator[Concern]:
-        """Yields concerns about failing or overdue schedules. ``thorough`` also reads their last messages."""
+        """Yields concerns about failing or overdue schedules. With ``thorough``, also reads last messages."""
         now, command = self.root.clock.now(), "lakequeue schedule list"
         for row in (row for row in self.listed() if not row.paused):
             kind, problem, hint = "schedule fails", None, ""
@@ -126,8 +126,8 @@ class OpenSchedules:
                 yield Concern(row.queue, kind, text, hint, (Remedy(command, "shows all schedules"),), brief)
 
     def set_back(self, queue: str | None, now: datetime) -> dict[str, Schedule]:
-        """Sets future instants in copies of the schedules back to ``now``, if given only of ``queue`` (DUR-83).
-        Returns the changed copies by old id. Writes nothing.
+        """Makes copies of the schedules, of ``queue`` if given, with future instants set back to ``now`` (DUR-83).
+        Returns the copies that differ, by old id. Writes nothing.
         """
         found = {}
         for row in self._table.rows():
@@ -142,7 +142,7 @@ class OpenSchedules:
         self._table.change(lambda rows: {row.id: row for row in new.values()} | removed)
 
     def run_now(self, name: str) -> SendResult:
-        """Sends the message of a schedule at once. The next due times of the schedule do not change."""
+        """Sends the message of a schedule now, in addition to the messages at the schedule's due times."""
         row = self._found(self.listed(), name)
         return send(find(self.root, row.queue), _entry(row, self.root.clock.now(), uuid.uuid4().hex))
 
@@ -198,7 +198,7 @@ class OpenSchedules:
             clock.wait(clock.now().replace(second=0, microsecond=0) + timedelta(minutes=1), stop)
 
     def _run(self, rows: Sequence[Schedule], now: datetime) -> Iterator[tuple[Schedule, int, Schedule | None]]:
-        """Sends due messages. Yields each schedule, its number of sent messages, and its new row or None."""
+        """Sends due messages. Yields schedule, number of sent messages, and new schedule (None to remove)."""
         times: dict[str, list[datetime]] = {}
         problems: dict[str, Exception] = {}
         for row in rows:
@@ -225,7 +225,7 @@ class OpenSchedules:
             yield row, *self._after(row, now, found)
 
     def _send(self, queue: str, due: Sequence[tuple[Schedule, datetime]]) -> Sequence[object]:
-        """Sends due messages. Returns the result or error of each message, or None if sent before."""
+        """Sends due messages. Returns the result or error of each message. None for a message sent before."""
         sends = [
             (_entry(row, time, f"{row.id}-{to_micros(time)}"), _stream(row), to_micros(time)) for row, time in due
         ]
@@ -237,7 +237,7 @@ class OpenSchedules:
     def _after(
         self, row: Schedule, now: datetime, outcomes: Sequence[tuple[datetime, object]]
     ) -> tuple[int, Schedule | None]:
-        """Returns the number of sent messages, and the schedule's new row. None removes the schedule."""
+        """Returns the number of sent messages, and the schedule after these sends. None to remove it."""
         sent, after, time = 0, row, row.next_due
         try:
             for time, outcome in outcomes:

@@ -42,7 +42,7 @@ Outcome: TypeAlias = SendResult | BatchResult | QueueServiceError | QueueClientE
 
 Tracing: TypeAlias = Callable[[str, str, Sequence[SendEntry]], AbstractContextManager[Sequence[SendEntry]]]
 tracing: Tracing | None = None
-"""Context around each send, set by ``lakequeue.otel``. Gets verb, queue and entries; yields entries to send."""
+"""Opens a context around each send. Gets verb, queue and entries. Yields entries. ``lakequeue.otel`` sets it."""
 
 
 def send(queue: OpenQueue, entry: SendEntry) -> SendResult:
@@ -57,14 +57,14 @@ def send_batch(queue: OpenQueue, entries: Sequence[SendEntry]) -> BatchResult:
 
 
 def send_each(queue: OpenQueue, sends: Sequence[Send]) -> list[Outcome]:
-    """Makes the sends of separate callers. Returns the outcome of each send. Raises an error if all failed."""
+    """Makes the sends of separate callers. Returns an outcome for each send. Raises an error if all failed."""
     with queue.service("send_each") as call:
         return _each(queue, sends, call)
 
 
 def send_once(queue: OpenQueue, sends: Sequence[tuple[SendEntry, str, int]]) -> list[Outcome | None]:
-    """Sends messages of streams, in one commit per shard. A repeated or earlier batch of a stream adds nothing.
-    Returns an outcome for each message; None if the message was sent before.
+    """Sends messages of streams, in one commit per shard. A batch adds nothing if this batch or a later batch of
+    its stream was sent before. Returns an outcome for each message; None if the message was sent before.
 
     Args:
         sends: each message with its stream and batch number. The messages of a stream are in order.
@@ -152,12 +152,12 @@ def traced(
 
 
 def in_turn(queue: OpenQueue) -> list[OpenShard]:
-    """Returns all shards, in the order in which this process tries them for sends."""
+    """Returns all shards in the order in which a send of this process tries them."""
     return [queue.shards[shard] for shard in in_home_order(queue.shards, queue.shards[0].shared.sends)]
 
 
 def of_priority(queue: OpenQueue, shards: list[OpenShard], priority: int) -> list[OpenShard]:
-    """Returns the shards among ``shards`` that take messages of this priority (JOB-5)."""
+    """Returns those of ``shards`` that take messages of this priority (JOB-5)."""
     return [shard for shard in shards if shard.number % queue.attributes.classes == priority]
 
 
@@ -199,7 +199,7 @@ def _deliver(
 
 
 def _by_shard(queue: OpenQueue, entries: Entries) -> Iterable[tuple[list[OpenShard], Entries]]:
-    """Groups entries by shards. An entry with a group or deduplication id has only one shard."""
+    """Groups entries by the shards that may take them. A group or deduplication id determines one shard."""
     found: dict[tuple[int | None, int], dict[int, ValidEntry]] = {}
     for index, entry in entries.items():
         name = entry.group_id or "" if queue.attributes.by_group else entry.dedup_id
@@ -222,7 +222,7 @@ def _append(
     version: int,
     done: dict[int, SendResult | QueueServiceError],
 ) -> None:
-    """Appends entries to the first shard that accepts them. Adds their results to ``done`` after each commit."""
+    """Appends entries to the first of ``shards`` with space. After each commit, adds the results to ``done``."""
     id_format = attributes.profile_rules.message_id_format
     ids = new_message_ids(len(entries), queue.now(), id_format)
     left = {index: NewMessage(id, entry) for id, (index, entry) in zip(ids, entries.items(), strict=True)}
