@@ -47,13 +47,13 @@ class BulkSend:
     """Options of a bulk send; see ``Queue.send_arrow``."""
 
     key: SendKey = attrs.field(default=None, converter=_key)
-    """Identifies the send, by the send id. All attempts of a call have the same key."""
+    """Identifies the send, usually by the send id. All attempts of one call have the same key."""
     order_by: str | None = None
     on_bad_row: OnBadRow = "fail"
     bad_rows: str | None = None
     priority: int = 0
     turn: int | None = None
-    """Number by which all processes choose the same shards. If None, this process chooses the shards."""
+    """Number from which all processes compute the same shards. If None, this process chooses the shards."""
 
 
 def send_dataframe(queue: OpenQueue, df: DataFrame, send: BulkSend) -> SentRows:
@@ -76,7 +76,7 @@ def send_dataframe(queue: OpenQueue, df: DataFrame, send: BulkSend) -> SentRows:
 def bad_rows_of(
     queue: OpenQueue, on_bad_row: OnBadRow, table: str | None, verb: str = "send_dataframe"
 ) -> BadRows | None:
-    """Returns how to treat bad rows, or None if a bad row ends the send. Raises InvalidOptions."""
+    """Returns what to do with bad rows. Returns None if a bad row ends the send. Raises InvalidOptions."""
     problems = option_problems(on_bad_row, table)
     if problems:
         raise InvalidOptions(problems)
@@ -98,7 +98,7 @@ def send_staged(
     stage: Stage,
     verb: str = "send_dataframe",
 ) -> int:
-    """Sends rows that ``stage`` writes, and returns their number. Repeats ``stage`` if attributes change."""
+    """Sends rows that ``stage`` writes. Calls ``stage`` again if attributes change. Returns the number of rows."""
     with queue.service(verb) as call:
         while True:
             check_columns(queue.attributes, columns, send.order_by)
@@ -120,7 +120,7 @@ def send_staged(
 
 
 def shards_of_turn(queue: OpenQueue, turn: int) -> list[int]:
-    """Returns all shards if message groups determine the shard, else one shard per priority, by ``turn``."""
+    """Returns one shard per priority, chosen by ``turn``. Returns all shards if groups determine the shard."""
     shards, attributes = range(len(queue.shards)), queue.attributes
     if attributes.fifo or attributes.by_group:
         return [*shards]
@@ -138,7 +138,7 @@ def last_version(queue: OpenQueue, app_id: str) -> int:
 
 
 def complete_bulk_sends(queue: OpenQueue) -> None:
-    """Completes bulk sends that only some shards have, because the sending process was killed."""
+    """Completes bulk sends that reached only some shards, because the sending process was killed."""
     target = bulk_target(queue)
     for manifest in bulk_send.abandoned(target):
         bulk_send.complete(target, manifest)
@@ -147,7 +147,7 @@ def complete_bulk_sends(queue: OpenQueue) -> None:
 
 
 def complete_batch(queue: OpenQueue, key: SendKey) -> None:
-    """Completes a batch of a stream that only some shards have."""
+    """Completes a batch of a stream if it has reached only some shards."""
     target = bulk_target(queue)
     manifest = load_manifest(target.tables, key.files)
     if manifest is not None and bulk_send.reached_shards(target.open, manifest):
@@ -156,12 +156,12 @@ def complete_batch(queue: OpenQueue, key: SendKey) -> None:
 
 
 def sweep_manifests(queue: OpenQueue) -> dict[int, list[str]]:
-    """Removes manifests that are no longer needed. Returns the files of incomplete bulk sends, by shard."""
+    """Removes needless manifests of bulk sends. Returns the files of incomplete bulk sends, by shard."""
     return bulk_send.sweep_manifests(bulk_target(queue))
 
 
 def bulk_target(queue: OpenQueue, priority: int = 0) -> SendTarget:
-    """Returns the target of bulk sends, by known attributes. ``priority`` is for rows without a priority."""
+    """Returns the target of bulk sends, with the known attributes. ``priority`` is for rows that have none."""
     shards = [shard.number for shard in in_turn(queue)]
     version, attributes = queue.row.attributes_version, queue.attributes  # in this order, see OpenQueue.adopt
     engine, path = queue.root.engine, queue.root.path
@@ -215,7 +215,7 @@ def send_arrow(queue: OpenQueue, data: Any, send: BulkSend, body: str = "body") 
 
 
 class _Source:
-    """The rows to send. The rows are read again if the queue's attributes change meanwhile."""
+    """The rows to send. Can be read more than once, as the queue's attributes may change during a send."""
 
     def __init__(self, data: Any) -> None:
         self._data = data

@@ -35,9 +35,9 @@ from lakequeue.shard.commands import (
 from lakequeue.shard.spans import ranges
 
 Wanted: TypeAlias = tuple[str, Duration | None]
-"""A receipt handle, and the seconds until its message becomes visible, or None to delete the message."""
+"""A receipt handle, and the seconds until its message becomes visible. None deletes the message."""
 Outcome: TypeAlias = QueueServiceError | QueueClientError | None
-"""Error of a receipt that was not settled. None for a settled receipt."""
+"""Error that kept a receipt from being settled. None if the receipt was settled."""
 
 
 @attrs.frozen
@@ -54,7 +54,7 @@ class Settler:
 
 
 class Settling:
-    """Receipts to settle in one commit per shard, and their results.
+    """Settles receipts in one commit per shard, and keeps the results.
 
     Args:
         failures: why the handler failed, by receipt handle. The reason is stored with the message.
@@ -104,7 +104,7 @@ class Settling:
         return [command for _, command in self.waiting.get(shard, ())]
 
     def commit(self, shard: int) -> QueueServiceError | QueueClientError | None:
-        """Commits a shard's waiting commands. Returns the error, or None if the commit landed."""
+        """Commits the commands that wait for a shard. Returns None, or the error if the commit failed."""
         try:
             with self._queue.root.storage_errors():
                 ledger = self._queue.shards[shard].ledger
@@ -115,7 +115,7 @@ class Settling:
         return None
 
     def settled(self, shard: int, results: Sequence[Result]) -> None:
-        """Records the results of a shard's waiting commands. The results must be in the order of the commands."""
+        """Records the results of the commands that waited for a shard, in the order of the commands."""
         done = list(zip(self.waiting.pop(shard, ()), results, strict=True))
         for (indexes, _), result in done:
             for index in indexes:
@@ -159,7 +159,7 @@ def change_visibility_batch(queue: OpenQueue, changes: Sequence[tuple[str, Durat
 
 
 def give_back(queue: OpenQueue, handles: Sequence[str]) -> None:
-    """Makes messages visible that no handler got. The receive does not count (HBN-23)."""
+    """Makes messages visible again that were not passed to a handler. Their receive does not count (HBN-23)."""
     with queue.service("give_back") as call:
         leases: dict[int, dict[str, list[int]]] = {}
         for handle in (_decoded(queue, text) for text in handles):
@@ -173,7 +173,7 @@ def give_back(queue: OpenQueue, handles: Sequence[str]) -> None:
 
 
 def gone(queue: OpenQueue, handles: Sequence[str]) -> list[str]:
-    """Returns the handles of those messages that are no longer stored."""
+    """Returns those of the handles whose messages are no longer stored."""
     with queue.service("gone") as call:
         of_shards: dict[int, dict[int, str]] = {}
         for text in handles:
@@ -188,7 +188,7 @@ def gone(queue: OpenQueue, handles: Sequence[str]) -> list[str]:
 
 
 def settle_each(queue: OpenQueue, wanted: Sequence[Wanted]) -> list[Outcome]:
-    """Returns an outcome for each receipt. Raises QueueDoesNotExist, or QueueClientError if all fail."""
+    """Settles receipts. Returns the outcome of each. Raises QueueDoesNotExist, or QueueClientError if all fail."""
     with queue.service("settle") as call:
         outcomes = _settled(queue, wanted)
         for outcome in outcomes:
@@ -199,12 +199,12 @@ def settle_each(queue: OpenQueue, wanted: Sequence[Wanted]) -> list[Outcome]:
 
 
 def visibility(queue: OpenQueue, given: Duration | None) -> int:
-    """Returns a visibility timeout in microseconds. An invalid timeout is checked with newest attributes."""
+    """Returns a visibility timeout in microseconds. Checks an invalid timeout again with newer attributes."""
     return queue.validated(lambda: check_visibility_timeout(queue.attributes, given))[1]
 
 
 def _command(handle: receipt_handles.ReceiptHandle, text: str, timeout: int | None) -> Command:
-    """Returns the command that shows a message after ``timeout`` microseconds. None deletes the message."""
+    """Returns the command that makes a message visible in ``timeout`` microseconds, or deletes it if None."""
     if timeout is None:
         return Delete(handle.offset, handle.lease_id, text)
     return ChangeVisibility(handle.offset, handle.lease_id, timeout, text)

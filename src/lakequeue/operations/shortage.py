@@ -1,4 +1,4 @@
-"""Reports if a root's disk is short of space, with the largest queues and remedies."""
+"""Reports that a root's disk is short of space, which queues are the largest, and what helps."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from lakequeue.storage.reserve import Space, is_used_up, space_of
 from lakequeue.storage.roots import local_path
 
 LOW_BYTES, LOW_FILES = 10 * 2**30, 100_000
-"""Minimum numbers of free bytes and free files of a disk. Less is a shortage; see ``Space``."""
+"""Numbers of free bytes and free files below which a disk counts as short of space; see ``Space``."""
 FULL_BYTES = 2**20
-"""Minimum free bytes of a disk that is not full. A commit with large bodies may need as many bytes."""
+"""Free bytes below which a disk counts as full, because a commit with large bodies may need them."""
 COMMIT_BYTES = 8 * 2**10
-"""Minimum free bytes for a commit. Each commit writes two files, in blocks of 4 KiB."""
+"""Free bytes that every commit needs at least, because it writes two files in blocks of 4 KiB."""
 OTHERS_SHARE = 0.5
-"""Minimum share of the queues in the used bytes of a disk. If the share is smaller, other files fill the disk."""
+"""Share of the used bytes below which the queues are not to blame: other files fill the disk."""
 PURGED_SHARE = 0.01
-"""Minimum share of the disk that a queue must take before its purge is advised."""
+"""Share of the disk from which a queue is large enough for the advice to purge it."""
 _SHOWN = 3
 _COMPACT, _PURGE, _DU = "lakequeue compact --now 0", "lakequeue purge ", "du -x"
 _OUTSIDE = (
@@ -37,7 +37,7 @@ _OUTSIDE = (
 
 @attrs.frozen
 class Shortage:
-    """A resource that a root's disk is short of.
+    """A shortage of space or files on a root's disk.
 
     Attributes:
         text: a sentence that describes the shortage.
@@ -60,7 +60,7 @@ class Shortage:
         return bool(self.steps)
 
     def without_names(self) -> Shortage:
-        """Returns the shortage without names of queues and paths. Some callers may not see all queues."""
+        """Returns a copy without names of queues and paths, for callers that may not see all queues."""
         steps = [
             attrs.evolve(step, command=f"{_PURGE}QUEUE") if step.command.startswith(_PURGE) else step
             for step in self.steps
@@ -70,14 +70,14 @@ class Shortage:
 
     @property
     def advice(self) -> Advice:
-        """The shortage as advice, with remedies and the largest queues."""
+        """The shortage as advice. The hint also names the largest queues."""
         sizes = ", ".join(f"{name} {size / 2**20:,.1f} MiB" for name, size in self.largest.items())
         hint = "; ".join(filter(None, (self.hint, sizes and f"the largest queues: {sizes}")))
         return Advice(self.text, hint, self.steps, self.urgent)
 
 
 def shortage(root: Root) -> Shortage | None:
-    """Returns the shortage of the root's disk, or None. An urgent shortage also names the largest queues."""
+    """Returns the shortage of the root's disk, or None. Names the largest queues if the shortage is urgent."""
     space = space_of(root.path)
     if space is None:
         return None
@@ -93,7 +93,7 @@ def shortage(root: Root) -> Shortage | None:
 def of_sizes(space: Space, sizes: Mapping[str, int], mount_point: str, used_up: bool = False) -> Shortage:
     """Returns an urgent shortage. ``sizes`` are the bytes of each queue by name, the largest queue first.
 
-    ``used_up`` is True if there is no reserve either, so that purges and compactions may fail.
+    ``used_up`` is True if the reserve for a full disk is gone, too, so that purges and compactions may fail.
     """
     used, total = space.size_bytes - space.free_bytes, sum(sizes.values())
     of_files = space.lacks_files(FREE_FILES)
@@ -114,7 +114,7 @@ def of_sizes(space: Space, sizes: Mapping[str, int], mount_point: str, used_up: 
 
 
 def _purge(name: str | None) -> Sequence[Remedy]:
-    """Returns the commands that purge a queue. Returns no commands if ``name`` is None."""
+    """Returns the commands that purge the queue ``name``. Returns no commands for None."""
     if name is None:
         return ()
     return (

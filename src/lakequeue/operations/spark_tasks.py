@@ -1,4 +1,4 @@
-"""Splits the messages of shards into disjoint ranges for Spark's tasks, which need lakequeue."""
+"""Splits the messages of shards into disjoint ranges for tasks of Spark. The tasks must have lakequeue."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ TASK_BYTES = 64 << 20
 RANGE_BYTES = 16 << 20
 """Bytes of files in one range of a view. A task reads one range at a time."""
 PIECE_ROWS, PIECE_BYTES = 20_000, 2 << 20
-"""Maximum messages in one value that a view passes to Spark, and maximum bytes of their files."""
+"""Maximum messages, and maximum bytes of their files, in one value that a view passes to Spark."""
 OPENING = 4 << 20
-"""Bytes that are added to the size of each file, for the cost of opening."""
+"""Bytes that count in addition to a file's size, because each file must be opened."""
 NO_OFFSET = (1 << 63) - 1
 """An offset that is higher than the offset of any message."""
 
 _T = TypeVar("_T")
 
 Place = tuple[Any, ...]
-"""Queue, region and shard. The place of a piece also has the piece's first and last offset."""
+"""Queue, region and shard. For a piece of the shard, also the first and the last offset of the piece."""
 Piece = tuple[int | None, int | None]
 
 
 def packed(items: Iterable[tuple[_T, int]], most: int) -> list[list[_T]]:
-    """Collects items into groups of about ``most`` bytes, in order. ``items`` has pairs of an item and its
+    """Groups items, in order, into groups of about ``most`` bytes. ``items`` are pairs of an item and its
     bytes.
     """
     groups: list[list[_T]] = []
@@ -56,7 +56,7 @@ def packed(items: Iterable[tuple[_T, int]], most: int) -> list[list[_T]]:
 
 
 def why_tasks_cannot_read(root: Root, spark: SparkSession) -> str | None:
-    """Returns why tasks of the Spark session cannot read a root. Returns None if the tasks can read the root."""
+    """Returns why tasks of a Spark session cannot read a root. Returns None if they can read the root."""
     path, options, wanted = root.path, tuple(root.engine.store.options.items()), version("lakequeue")
 
     def tried(batches: Iterator[Any]) -> Iterator[Any]:  # pickled with its code, as the task may have no lakequeue
@@ -84,7 +84,7 @@ def why_tasks_cannot_read(root: Root, spark: SparkSession) -> str | None:
 
 
 def pieces_of(messages: Table) -> list[tuple[tuple[int, int], int]]:
-    """Divides a shard's messages. Returns first offset, last offset, and approximate bytes of each piece."""
+    """Divides the messages of a shard. Returns first and last offset of each piece, and its approximate bytes."""
     found = []
     start = rows = size = 0  # the first piece begins below what is left of the log
     for file in LogReader(messages).log.files:
@@ -99,7 +99,7 @@ def pieces_of(messages: Table) -> list[tuple[tuple[int, int], int]]:
 
 
 def joined(asked: Iterable[Place]) -> Iterator[tuple[Place, list[Piece]]]:
-    """Groups pieces that follow one another in a shard. Yields the shard's place, and the group of pieces."""
+    """Joins pieces that follow one another in a shard. Yields the shard's place, with the list of such pieces."""
     place: Place | None = None
     pieces: list[Piece] = []
     for queue, region, shard, *piece in asked:
@@ -114,7 +114,9 @@ def joined(asked: Iterable[Place]) -> Iterator[tuple[Place, list[Piece]]]:
 
 
 def within(place: Place, pieces: Sequence[Piece]) -> pc.Expression:
-    """Returns the condition for consecutive pieces. Without a last offset, higher shards count, too."""
+    """Returns the condition for the messages of consecutive pieces. If the last offset is None, the condition
+    includes all higher offsets and shards.
+    """
     queue, region, number = place
     shard, offset = pa.scalar(number, pa.int32()), pc.field("log_offset")
     found, (first, _), (_, last) = pc.field("shard") == shard, pieces[0], pieces[-1]
@@ -129,7 +131,7 @@ _JUDGED = {"offset": "log_offset", "message_attributes": TYPED_ATTRIBUTES}
 
 
 def tasks_of(root: Root, condition: pc.Expression) -> list[list[Place]]:
-    """Divides the messages that may meet a condition among tasks of about ``TASK_BYTES``."""
+    """Divides the messages that may meet a condition into tasks of about ``TASK_BYTES``."""
     from lakequeue.operations.judged_log import surviving  # imports pyarrow.dataset, which other tasks do without
     from lakequeue.operations.relations import shards_of
 
@@ -153,7 +155,7 @@ def tasks_of(root: Root, condition: pc.Expression) -> list[list[Place]]:
 def read(
     root: Root, condition: pc.Expression, asked: Sequence[Place], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yields columns of the data source for a task. Includes the task's messages that meet the condition."""
+    """Yields the data source's columns for those of a task's messages that meet the condition."""
     from lakequeue.operations.relations import judged  # as above
 
     names = [_JUDGED.get(name, name) for name in columns]

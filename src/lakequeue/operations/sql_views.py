@@ -1,4 +1,4 @@
-"""The views as SQL text over tables' paths.
+"""The views as SQL text, which names the paths of the tables.
 
 Catalogs use these views, and so do sessions whose tasks lack lakequeue. Other sessions use ``task_views``, which
 needs 0.9 s for 16 shards instead of 7 s. Tables ``USING lakequeue`` cannot be views of a catalog. Spark 4.2 can
@@ -40,7 +40,7 @@ _TEMPORARY = "CREATE OR REPLACE TEMPORARY VIEW "
 MOST_SHARDS = 100
 """Maximum number of shards. The number is limited because Spark scans each shard with separate jobs."""
 _CHUNK = 100_000
-"""Number of offsets in a chunk. One task finds the runs of a chunk's messages."""
+"""Number of offsets in a chunk. For the messages of a chunk, one task of Spark finds the runs."""
 
 _TYPES = {
     **{pa.string(): "STRING", layout.INSTANT: "TIMESTAMP", pa.bool_(): "BOOLEAN"},
@@ -207,7 +207,7 @@ def _queue(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _judged(root: str, queue: QueueRow, now: str) -> str:
-    """Returns a query for a queue's messages with states. ``rewindable`` is true if a rewind may restore them."""
+    """Returns a query for a queue's messages with states. ``rewindable`` says if a rewind may restore one."""
     # Spark reads the ledger earlier than the log, so emptied rows of stored messages are omitted
     number = SEQUENCE_NUMBER if _is_fifo(queue) else "CAST(NULL AS STRING)"
     return f"""
@@ -257,7 +257,7 @@ def _judged(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _heads_with_held(root: str, queue: QueueRow, now: str) -> str:
-    """Returns a query for shard heads with the first held offset, which is NULL without a cap (INF-9)."""
+    """Returns a query for the heads of shards, with the offset of the first held message, or NULL (INF-9)."""
     heads = _heads(root, queue, now)
     if "MaxDelayedMessages" not in queue.attributes:
         return f"SELECT *, CAST(NULL AS BIGINT) AS held_from FROM ({heads})"
@@ -282,7 +282,7 @@ def _heads_with_held(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _with_runs(root: str, queue: QueueRow, only: str = "true") -> str:
-    """Returns a query for messages with run or NULL. Filtering ledgers would take 68 jobs instead of 53."""
+    """Returns a query for messages with run or NULL. A filter of the ledgers would take 68 jobs, not 53."""
     fields = ", ".join(_MESSAGE_FIELDS)
     no_fields = ", ".join(f"NULL AS {name}" for name in _MESSAGE_FIELDS)
     run = ", ".join(f"'{name}', {name}" for name in _RUN_FIELDS)
@@ -362,7 +362,7 @@ def _table(path: str) -> str:
 
 
 def _text(value: str) -> str:
-    """Returns a text as an SQL literal, in hex if the text may need escaping."""
+    """Returns a text as an SQL literal. A text that may need escapes is written in hex."""
     if re.fullmatch(r"[A-Za-z0-9_.-]*", value):
         return f"'{value}'"
     return f"decode(unhex('{value.encode().hex()}'), 'UTF-8')"

@@ -51,7 +51,7 @@ _Columns = Iterable[Sequence[pa.Array]]
 
 
 def found_by(relation: str) -> pa.Schema:
-    """Returns the columns that Spark's tasks read: all except queue, region, shard and ``_LATE``."""
+    """Returns the columns that tasks of Spark read first: all except queue, region, shard and ``_LATE``."""
     places = {"queue", "region"} if relation in ("queues", "groups") else set(_SHARDS.names)
     if relation in _OF_MESSAGES:
         places |= set(_LATE)
@@ -61,7 +61,7 @@ def found_by(relation: str) -> pa.Schema:
 
 @lru_cache(maxsize=256)
 def _log_at(store: Store, path: str, version: int) -> ShardLog:
-    """Returns the log of a shard at a version. If the version was trimmed, its files stay for 24 hours."""
+    """Returns a shard's log at a version; if trimmed, the newest log, because files stay for 24 hours."""
     try:
         table: Table = past_versions.opened(store, path, version)
     except FileNotFoundError:  # trimmed since
@@ -75,7 +75,7 @@ _queues_at = lru_cache(maxsize=8)(relations.queues_at)
 
 @attrs.define(slots=False)
 class TaskReader:
-    """Reads the views in a task of Spark. Contains only values, because the reader is pickled."""
+    """Reads the views in a task of Spark. Has no open tables, because Spark pickles the reader."""
 
     root: str
     options: Mapping[str, str] = attrs.field(repr=False)
@@ -122,7 +122,7 @@ class TaskReader:
             yield _list_of(pa.table([pa.array(pieces, _RANGES.types[0])], schema=_RANGES))
 
     def read(self, relation: str, asked: Iterable[Place]) -> Iterator[pa.Array]:
-        """Yields the rows of a relation for the places in ``asked``, one array for each piece of a place."""
+        """Yields the rows of a relation for the places in ``asked``: one array for each piece of a place."""
         if relation == "queues":
             yield from self._depths(asked)
             return
@@ -138,7 +138,7 @@ class TaskReader:
                 yield from _cut(batches, shown, [last for _, last in pieces])
 
     def _depths(self, asked: Iterable[Place]) -> Iterator[pa.Array]:
-        """Yields the rows of the relation ``queues``. Counts of many queues come from the compactor."""
+        """Yields the rows of the relation ``queues``. For many queues, uses counts of the compactor."""
         shown, left = found_by("queues"), iter(asked)
         while places := list(islice(left, _QUEUES)):
             living = self._queues()
@@ -150,7 +150,7 @@ class TaskReader:
                 yield _list_of(found.slice(next(taken), 1) if row else shown.empty_table())
 
     def late(self, name: str, asked: _Columns) -> Iterator[pa.Array]:
-        """Yields a column of messages in order: NULL or empty if the message or the queue is gone."""
+        """Yields a column of messages in the order of ``asked``. The value is NULL or "" if a message is gone."""
         keys, store = {row.key for row in self._queues().values()}, self._opened.engine.store
         type_ = relations.SCHEMAS["messages"].field(name).type
         for snapshot, offsets in _ascending(asked):
@@ -170,14 +170,14 @@ class TaskReader:
                 yield _filled(pa.nulls(len(offsets), type_))
 
     def stats(self, asked: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields all rows of the relation ``stats`` for each input row. The view passes a single input row."""
+        """Yields all rows of the relation ``stats``, once for each input row. The view passes one input row."""
         for batch in asked:
             for _ in range(len(batch)):
                 yield from relations.relations(self._opened, self.now, None)["stats"].to_batches()
 
 
 def _ascending(asked: _Columns) -> Iterator[tuple[str, Integers]]:
-    """Yields a snapshot and offsets for each stretch of messages with one snapshot and ascending offsets."""
+    """Yields parts of ``asked``, as snapshot and offsets. In a part, offsets ascend in a single snapshot."""
     for of, last in asked:
         offsets = last.to_numpy()
         new = (np.diff(offsets) <= 0) | pc.not_equal(of[1:], of[:-1]).to_numpy(zero_copy_only=False)
@@ -197,9 +197,7 @@ def _places(log: ShardLog, path: str, shard: int, offsets: Integers) -> Iterator
 
 
 def _at(wanted: Integers, rows: pa.RecordBatch, name: str, type_: pa.DataType) -> pa.Array:
-    """Returns a column at the ``wanted`` offsets. A message that ``rows`` lacks gets NULL, and in a column of
-    texts "".
-    """
+    """Returns a column for the offsets ``wanted``. For offsets that ``rows`` lacks, the value is NULL or ""."""
     values = (rows[name] if name == "body" else attribute_texts(rows[name])).cast(type_)
     found = rows["offset"].to_numpy()
     missing = ~np.isin(wanted, found)
@@ -212,7 +210,7 @@ def _filled(values: pa.Array) -> pa.Array:
 
 
 def _cut(batches: Iterator[pa.RecordBatch], schema: pa.Schema, lasts: Sequence[int | None]) -> Iterator[pa.Array]:
-    """Yields the rows of each piece, as one value. ``lasts`` has the last offset of each piece."""
+    """Yields the rows of each piece as one value. ``lasts`` are the last offsets of the pieces."""
     left: pa.RecordBatch | None = None
     for last in lasts:
         rows: list[pa.RecordBatch] = []
@@ -281,7 +279,7 @@ def create(root: Root, spark: SparkSession, now: datetime | None, as_of: datetim
 
 
 def _tasks(spark: SparkSession) -> int:
-    """Returns the number of tasks of a step. 300 queues on 2 cores took 5.5 s with 6 tasks, 6.6 s with 64."""
+    """Returns how many tasks a step gets. 300 queues on 2 cores took 5.5 s with 6 tasks, and 6.6 s with 64."""
     if spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
         return _MAX_TASKS  # executors come with the tasks
     # Connect has no other way to ask for the number of cores

@@ -22,13 +22,13 @@ _UNLIMITED = 2**31
 
 @attrs.define
 class Tokens:
-    """The tokens of the rate limit that one receive takes. Reads the bucket only once."""
+    """The rate limit's tokens that a receive takes. Reads the bucket only once."""
 
     _queue: OpenQueue
     _left: int = 0
     _read: bool = False
     look: float = attrs.field(default=inf, init=False)
-    """Sequence number of the read by ``look_at`` in which this receive read the shards."""
+    """Number of the ``look_at`` read by which this receive has read the shards."""
 
     def may_be_left(self) -> bool:
         """False if the rate limit's bucket is empty. True without a rate limit, or for a single shard."""
@@ -48,7 +48,7 @@ class Tokens:
         return self._read and self._left == 0
 
     def claim(self, shard: OpenShard, command: Claim, claim: Callable[[Claim], Result]) -> Result:
-        """Takes tokens for messages of a shard, and calls ``claim`` for as many messages."""
+        """Takes tokens for messages of a shard. Calls ``claim`` for as many messages as there are tokens."""
         if not shard.number:  # the claim charges the bucket in its own commit
             return self._counted(claim(command))
         paid = 0
@@ -80,14 +80,14 @@ class Tokens:
         return result
 
     def read(self) -> bool:
-        """Reads the bucket in the ledger of shard 0. Returns True if the bucket has tokens."""
+        """Reads the bucket from the ledger of shard 0. Returns True if the bucket has tokens."""
         self._read, now = True, self._queue.now()
         left = self._queue.shards[0].ledger.query(lambda machine: machine.tokens(now), self.look)
         self._left = _UNLIMITED if left is None else left
         return self._left > 0
 
     def _charged(self, count: int) -> int:
-        """Takes up to ``count`` tokens from the bucket. Returns the number of tokens that were taken."""
+        """Takes tokens from the bucket, up to ``count``. Returns how many it took."""
         wanted = min(count, self._left)
         paid = self._charge(wanted) if wanted else 0
         if paid < wanted:

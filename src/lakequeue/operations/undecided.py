@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from lakequeue.storage.delivery.table import DeltaDeliveryTable
 
 DECIDE_EVERY = 30 * MICROS
-"""Minimum microseconds from a failed decision of a delivery to the next attempt for its slot."""
+"""After a failed decision, minimum microseconds until the next attempt to decide a delivery of the same slot."""
 _log = logging.getLogger("lakequeue")
 
 
 @attrs.frozen
 class LedgerMarks:
-    """The messages of a shard that have one delivery's mark, according to the ledger."""
+    """The messages of a shard that the ledger has marked for one delivery."""
 
     queue: OpenQueue
     shard: OpenShard
@@ -118,7 +118,7 @@ def _in_catalog(root: Root, name: str) -> str:
 
 
 def decide_in_catalog(queue: OpenQueue) -> None:
-    """Decides deliveries into a catalog's table, because a stream's readers have no session."""
+    """Decides deliveries to a catalog's table, because the readers of a stream have no session to decide them."""
     if is_catalog_name(queue.attributes.table or ""):
         for shard in queue.shards:
             now = queue.now()
@@ -126,7 +126,7 @@ def decide_in_catalog(queue: OpenQueue) -> None:
 
 
 def decide_found(queue: OpenQueue, shard: OpenShard, found: Iterable[Undecided]) -> int:
-    """Decides expired deliveries, and returns their number (TAB-26). Retries a failure after 30 seconds."""
+    """Decides expired deliveries. Returns how many (TAB-26). Retries after 30 seconds if a decision fails."""
     done = 0
     for each in found:
         place, now = (shard.number, each.mark.slot), queue.now()

@@ -29,7 +29,7 @@ from lakequeue.storage.parquet_files import ANY
 from lakequeue.storage.roots import local_path
 
 Progress = Callable[[int, int, str], None]
-"""Called with converted tables, all tables, and queue, before each table. At the end, the queue is ""."""
+"""Called before each table, with the numbers of converted and of all tables, and the queue. "" at the end."""
 _FORMER = 5
 _EMPTIED = -1.0
 """Value of ``delay_seconds`` that marks an emptied message in layout 5."""
@@ -38,7 +38,7 @@ _WATCH = re.compile(r"inotify wd:\w+ ino:(\w+) ")
 
 
 def upgrade(root: Root, progress: Progress) -> int:
-    """Converts all queues of a root, and returns the number of converted queues; see ``LakeQueue.upgrade``."""
+    """Converts all queues of a root. Returns how many queues were converted; see ``LakeQueue.upgrade``."""
     engine, path = Engine(root.engine.store), root.path
     with logged("upgrade", ""), root.storage_errors():
         try:
@@ -77,7 +77,7 @@ def upgrade(root: Root, progress: Progress) -> int:
 
 
 def _check_alone(root: str) -> None:
-    """Raises QueueClientError if another process uses a local root. Checks only where Linux's ``/proc`` exists."""
+    """Raises QueueClientError if another process uses a local root. Without Linux's ``/proc``, does nothing."""
     local = local_path(root)
     if local is None or not os.path.isdir("/proc/self/fd"):
         return
@@ -91,7 +91,7 @@ def _check_alone(root: str) -> None:
 
 
 def _ancestors(pid: int) -> Iterator[int]:
-    """Yields the ids of a process and its ancestors. An ancestor may be a shell with the root in its arguments."""
+    """Yields the ids of a process and its ancestors, for example of a shell whose arguments contain the root."""
     while pid:
         yield pid
         try:
@@ -102,7 +102,7 @@ def _ancestors(pid: int) -> Iterator[int]:
 
 
 def _has_open(pid: int, top: str, inodes: set[int]) -> bool:
-    """True if a process has opened a file below the directory ``top``, or watches a directory there."""
+    """True if a process has opened a file below the directory ``top``, or watches a directory below it."""
     for number in os.listdir(f"/proc/{pid}/fd"):
         with suppress(OSError):
             target = os.readlink(f"/proc/{pid}/fd/{number}")
@@ -157,7 +157,7 @@ def _commit(
 
 
 def _begin_here(table: Table) -> None:
-    """Removes all earlier versions from the log, and the files that only these versions name."""
+    """Removes all earlier versions from a table's log, and the files that only earlier versions name."""
     folder, found = table.folder, listed(table.folder)
     before = [file.name for number in found.entries for file in read_entry(folder, number).added]
     before += [file.name for number in found.checkpoints for file in read_checkpoint(folder, number).files()]
@@ -284,7 +284,7 @@ def _consumer(text: str | None) -> str | None:
 
 
 def _attempts(text: str | None) -> Attempts:
-    """Converts failed attempts. Layout 5 listed in ``earlier`` the times of equal attempts."""
+    """Converts failed attempts. Layout 5 has one entry for equal attempts, with their times in ``earlier``."""
 
     def listed_apart() -> Iterator[Mapping[str, Any]]:
         for entry in json.loads(text or "[]"):
@@ -297,7 +297,7 @@ def _attempts(text: str | None) -> Attempts:
 
 
 def _note(text: str) -> str | None:
-    """Converts the note of a dead letter: a failure, maybe after ``attempts``, or only attempts."""
+    """Converts the note of a dead letter: a failure, which may have ``attempts``, or only attempts."""
     found: dict[str, Any] = {}
     with suppress(ValueError, TypeError):
         found = json.loads(text)

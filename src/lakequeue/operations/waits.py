@@ -18,14 +18,14 @@ from lakequeue.runtime.waiters import Waiter
 from lakequeue.storage.folder import Folder
 
 WATCHED_POLL_FACTOR = 10
-"""Number of poll intervals between two polls of the process that watches the logs. A message ends the pause."""
+"""Number of poll intervals between two polls of the process that watches the logs, if no message comes."""
 WATCHED_CLAIM_FACTOR = 60
-"""Maximum number of poll intervals between two claims while a process watches the logs."""
+"""Number of poll intervals after which a waiting receive claims, even if a process watches the logs."""
 
 
 @contextmanager
 def waiting(queue: OpenQueue, wake: Callable[[], None], idle: bool | None = None) -> Iterator[Waiter]:
-    """Adds a waiter for the block. ``wake`` is called to make it poll. For ``idle``, see ``Request.idle``."""
+    """Adds a waiter for the block. Calls ``wake`` to make it poll. For ``idle``, see ``Request.idle``."""
     waiters, folders = queue.shards[0].shared.waiters, queue.log_folders()
     watch = log_watch() if folders else None
     with waiters.waiter(wake) as waiter:
@@ -43,7 +43,7 @@ def waiting(queue: OpenQueue, wake: Callable[[], None], idle: bool | None = None
 
 
 def is_drained(queue: OpenQueue) -> bool:
-    """True if the state in memory shows that a claim would find nothing. False if only a claim can show this."""
+    """True if the state in memory shows that a claim would find nothing. False if it does not show this."""
     now = queue.now()
     with suppress(Exception):  # a claim reports what fails
         return all(_folder(queue).for_each(lambda shard: shard.ledger.is_drained(now), queue.shards))
@@ -51,7 +51,7 @@ def is_drained(queue: OpenQueue) -> bool:
 
 
 def is_left_empty(queue: OpenQueue) -> bool:
-    """True if all shards were recently empty, and no message was sent since. Takes one request per shard."""
+    """True if recent reads found all shards empty, and no message was sent since. One request per shard."""
     now = queue.now()
     with suppress(Exception):  # a claim reports the error
         return all(_folder(queue).for_each(lambda shard: shard.ledger.is_left_empty(now), queue.shards))
@@ -65,24 +65,24 @@ def _folder(queue: OpenQueue) -> Folder:
 
 @attrs.define
 class VainWait:
-    """The wait from a poll without messages to the next poll. Changes without a message do not end the wait. If
-    the watcher of the queue's logs has recently left no messages, this process reads no logs until it is woken.
+    """The wait from a poll without messages to the next poll. Changes that bring no message do not end the wait.
+    If the watching process has recently left no messages, this process reads no logs until it is woken.
     """
 
     _queue: OpenQueue
     _waiter: Waiter | None
-    """The waiter that a change of the logs wakes. None if changes wake no waiter."""
+    """Waiter that is woken by a change of the logs. None if changes wake no waiter."""
     _clear: Callable[[], None]
-    """Call this function before each check, so that a later change wakes the waiter again."""
+    """Called before each check, so that a later change wakes the waiter again."""
     _interrupt: Interrupt | None
     _deadline: int
     _pause: int
     """Microseconds until the next poll."""
     _known: int | None
-    """Value of ``changes`` before a poll that left no message to other processes, or None."""
+    """Value of ``changes`` before the last poll, if it left no message to other processes. Otherwise None."""
     _watched: bool = False
     _left: bool = False
-    """True if the last check relied on the watcher. If the watcher's stamp is old, ``next`` does not wait."""
+    """True if the last check relied on the watcher. If the watcher's stamp is too old now, polls at once."""
     _longest: int = attrs.field(init=False)
 
     @_longest.default
@@ -106,7 +106,7 @@ class VainWait:
         return from_micros(min([self._deadline, now + pause, *known]))
 
     def is_over(self) -> bool:
-        """True if it is time to poll. Called after a wait until the instant that ``next`` returned."""
+        """True if it is time to poll. Call this function when the wait that ``next`` returned has ended."""
         if self._waiter is None:
             return True
         self._clear()
@@ -130,7 +130,7 @@ def wait_for_more(
     queue: OpenQueue, until: datetime, interrupt: Interrupt, wake: threading.Event, idle: bool
 ) -> Waits[bool]:
     """Waits until there may be messages to claim, until ``until``, or until ``interrupt`` is set. Returns False if
-    there were messages at once, True if the function waited or was interrupted.
+    there may be messages at once. Returns True after a wait or an interrupt.
 
     Args:
         wake: event that is set when there may be messages, and when ``interrupt`` is set.
