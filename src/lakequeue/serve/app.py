@@ -49,8 +49,9 @@ class Application:
     Args:
         access: authenticates requests; None for no authentication.
         max_body_bytes: maximum number of bytes of a request body.
-        allowed_hosts: host names to allow besides this machine's names. With ``access``, empty allows every name.
-        account: 12 digits, in the URLs and ARNs of queues. Without ``access``, also the sender of messages.
+        allowed_hosts: host names to allow besides this machine's names. With ``access`` and without such
+            names, every name is allowed.
+        account: 12 digits, for the URLs and ARNs of queues. Without ``access``, also the sender of messages.
         metrics_queues: maximum number of queues that have metrics of their own.
         max_shards: maximum number of shards that a client can give a queue.
         public_url: scheme and host in the URLs of queues; None to take both from each request.
@@ -96,9 +97,7 @@ class Application:
         self.asgi = Instrumentation(checked, lake.clock, (metrics, AccessLog(), self.console.damage))
 
     def stop(self) -> None:
-        """Ends the waits of long polls, and searches by SQL conditions. Call this method before the server
-        stops.
-        """
+        """Ends all waits of long polls and all searches by SQL conditions. Called before the server stops."""
         self.endpoint.receives.stop()
         self.console.conditions.interrupts.stop()
 
@@ -161,7 +160,7 @@ class HealthCheck:
 
 
 def _requires_list_queues(basic: BasicAuthentication, answer: _Handler) -> _Handler:
-    """Wraps a handler of a page that shows names of queues. Refuses keys without the permission ListQueues."""
+    """Wraps the handler of a page that names queues. Answers 403 to keys without the permission ListQueues."""
 
     async def checked(http: Request) -> Response:
         try:

@@ -45,7 +45,7 @@ class Caller(Protocol):
         """Id of the access key; None on a server without keys."""
 
     def may(self, action: str, queue: str | None) -> bool:
-        """Returns True if the caller may do an SQS action. ``queue`` is None if the action has no single queue."""
+        """Returns True if the caller may do an SQS action. ``queue`` is None for an action on no single queue."""
 
     def may_on_any_queue(self, action: str) -> bool:
         """Returns True if the caller may do the action on queues with some name, even if no such queue exists."""
@@ -59,7 +59,7 @@ class PendingAuthentication(Protocol):
         """Id of the access key in the request's head; None if the server needs no signatures."""
 
     def covers(self, header: str) -> bool:
-        """Returns True if the request's signature covers the header. ``header`` is a name in lower case."""
+        """Returns True if the request's signature covers a header. The header's name must be in lower case."""
 
     def verify(self, body: bytes) -> Caller:
         """Verifies the signature, and returns the caller. Raises RequestError for a wrong signature."""
@@ -105,7 +105,7 @@ def access_denied(caller: Caller, action: str, queue: str | None) -> RequestErro
 
 
 def require(caller: Caller, action: str, queue: str | None) -> None:
-    """Raises RequestError if the caller may not do the action on ``queue``. None means every queue."""
+    """Raises RequestError if the caller may not do the action on ``queue``; None means on every queue."""
     if not caller.may(action, queue):
         raise access_denied(caller, action, queue)
 

@@ -22,7 +22,7 @@ MAX_PIPELINED = 100
 MAX_UNREAD_BYTES = 128 * 2**20
 """Maximum number of bytes, in all answers together, that slow clients have not read."""
 WRITE_BUFFER_BYTES = 64 * 1024
-"""Maximum unsent bytes of a connection. With more, the connection writes only after its client has read."""
+"""Maximum unsent bytes of a connection. At this number, the connection waits until the client reads."""
 UNREAD = "unread"
 """Key in the request state. Its value is the number of answer bytes that are not yet passed to the connection."""
 RECEIVES = "receives"

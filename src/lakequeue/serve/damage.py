@@ -24,7 +24,7 @@ def _in_thread(work: Callable[[], None]) -> None:
 
 
 class MetDamage:
-    """Remembers which call found which damaged table, for at most ``KEPT``.
+    """Remembers damaged tables, and which calls found them, for at most ``KEPT``.
 
     Forgets the damage if the console repeats the call with success, or if a check finds no damage. ``start`` runs
     a check in the background.
@@ -55,7 +55,7 @@ class MetDamage:
         return {_key_of(table) for table, at in list(self._met.values()) if now - at <= KEPT}
 
     def look_again(self, key: str, now: Callable[[], datetime], is_damaged: Callable[[], bool]) -> None:
-        """Checks a damaged queue in the background, at most one check at a time, with pauses.
+        """Checks a damaged queue again, in the background. Runs one check at a time, and pauses between checks.
 
         Forgets the damage if ``is_damaged``, which reads every file of the queue, returns False.
         """

@@ -55,7 +55,7 @@ def _shortened(message: str) -> str:
 
 
 def wire_message(error: QueueServiceError | BatchFailure) -> str:
-    """Returns an error's message with SQS's names. For a wrong attribute, adds the allowed values."""
+    """Returns an error's message with SQS's names. The message about a wrong attribute has the allowed values."""
     names = [_NAMES.get(name, name) if isinstance(name, str) else name.wire() for name in error.names]
     message = error.template.format(*names) if names else error.template or error.message
     if not isinstance(error, InvalidAttributeValue) or error.hint is None:
@@ -65,7 +65,7 @@ def wire_message(error: QueueServiceError | BatchFailure) -> str:
 
 
 class RequestError(Exception):
-    """Raised for a request refused before it reaches a queue. ``retry_after``: seconds until a retry, or None."""
+    """Raised if a request is refused before it reaches a queue. ``retry_after`` is in seconds, or None."""
 
     def __init__(
         self, code: str, message: str, status: int = 400, sender: bool = True, retry_after: int | None = None

@@ -22,7 +22,7 @@ class ApiCall:
     Attributes:
         action: the SQS action. For the console, the SQS action whose permission the caller needs.
         caller: name of the authenticated client; None if the client is not authenticated.
-        code: ``OK``, or the name of the error, equal in every protocol.
+        code: ``OK``, or the name of the error, which is the same in every protocol.
         damaged: path of the damaged table that made the action fail; None if no damage was found.
     """
 

@@ -39,7 +39,7 @@ _KEY_ID = re.compile("[A-Za-z0-9_.-]{1,128}")
 _SECRET = re.compile("[!-~]{16,256}")
 _PATTERN = re.compile("[A-Za-z0-9_.*?-]+")
 _UNKNOWN_KEY_SECRET = "nobody's secret, as long as those of SDKs"
-"""Secret that is compared if a key id is unknown. Unknown key ids then take as long as known key ids."""
+"""Secret that is compared for an unknown key id, so that unknown and known key ids take the same time."""
 
 
 @attrs.frozen
@@ -136,7 +136,7 @@ class _Object(dict[str, Any]):
 
 
 class _KeyFileParser:
-    """Parses a key file and collects its problems. The texts of the problems never contain secrets."""
+    """Parses a key file and collects its problems, as texts without secrets."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -36,13 +36,13 @@ UNCOUNTED_BYTES = 64 * 2**10
 MAX_ANSWER_BYTES = 256 * 2**20
 """Maximum bytes of received messages in memory. A message counts until its answer is sent."""
 MAX_ANSWER_KEY_BYTES = 128 * 2**20
-"""Maximum bytes of memory for the messages that one access key receives, counted as for ``MAX_ANSWER_BYTES``."""
+"""Maximum bytes of received messages in memory for one access key. A message counts until its answer is sent."""
 MEMORY_FACTOR = 5
 """Bytes of memory for each byte of a message that is read: one byte as stored, and four bytes as text."""
 ANSWER_TIMEOUT = 10.0
 """Maximum seconds that a receive waits for memory, or for its turn to claim messages."""
 MAX_CLAIMED = 8
-"""Maximum number of a key's receives that wait for memory after their claim. Further receives wait before it."""
+"""Maximum number of receives of one key that have claimed and wait for memory. Further receives do not claim."""
 
 
 @attrs.define(eq=False)
@@ -65,7 +65,7 @@ class MemoryBudget:
         return sum(self.by_key.values())
 
     def count(self, one: Counted, size: int) -> None:
-        """Sets the number of bytes that a request counts."""
+        """Sets the number of bytes that are counted for a request."""
         with self.lock:
             self.by_key[one.key] += size - one.counted
             one.counted = size
@@ -160,7 +160,7 @@ class RequestBodies:
             self._drop()
 
     def _drop(self, key: str | None = None) -> None:
-        """Ends the oldest unverified request (of ``key``, if given). Raises RequestError if there is none."""
+        """Ends the oldest unverified request, or the oldest of ``key``. Raises RequestError if there is none."""
         oldest = next((body for body in self._unverified if body.counted and key in (None, body.key)), None)
         if oldest is None:
             raise _too_many()
@@ -183,12 +183,12 @@ class CountedAnswer(Counted):
         await self.answers.wait(self, size * MEMORY_FACTOR)
 
     def count(self, size: int) -> None:
-        """Sets the number of bytes that the answer counts. Use 0 after the answer is sent."""
+        """Sets the number of bytes that are counted for the answer: 0 once the answer is sent."""
         self.answers.count(self, size)
 
 
 class CountedAnswers:
-    """Limits the memory of received messages. A message counts from before it is read until its answer is sent."""
+    """Limits the memory of received messages. A message counts from its read until its answer is sent."""
 
     def __init__(self) -> None:
         self.budget = MemoryBudget()
@@ -196,7 +196,7 @@ class CountedAnswers:
         self._to_claim: dict[asyncio.Future[None], CountedAnswer] = {}  # answers that may not claim yet
 
     def of(self, key: str | None) -> CountedAnswer:
-        """Creates an answer for a key. The answer counts no bytes yet."""
+        """Creates an answer for a key, without counted bytes."""
         return CountedAnswer(key, answers=self)
 
     def take(self, answer: CountedAnswer, size: int) -> bool:
@@ -242,7 +242,7 @@ class CountedAnswers:
         self._admit()
 
     def _admit(self) -> None:
-        """Wakes receives for which there is memory. Of each key, the receive that waited longest comes first."""
+        """Wakes receives for which there is memory. Among receives of one key, the longest wait ends first."""
         with self.budget.lock:
             full = set()
             for room, (answer, size) in list(self._waiting.items()):

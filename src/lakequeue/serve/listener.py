@@ -35,8 +35,8 @@ class _Client:
 class Listener:
     """Accepts connections. asyncio is not used, because it shows a connection only after its TLS handshake.
 
-    At a limit, closes the oldest connection without a verified request, idle connections first. The client gets a
-    503 if its handshake is complete and enough file descriptors are free.
+    At a limit, closes the oldest connection without a verified request. Connections that are idle are closed
+    first. The client gets a 503 if its handshake is complete and enough file descriptors are free.
 
     Args:
         connect: makes the protocol of a connection.
@@ -165,7 +165,7 @@ class Listener:
 
 
 def _spare_descriptors(connections: int) -> int:
-    """Returns how many connections can get a 503 with the remaining file descriptors; at most ``connections``."""
+    """Returns how many of ``connections`` can get a 503 with the file descriptors that are left."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (
         connections

@@ -28,7 +28,7 @@ _PAGE = re.compile(r"/|/health|/metrics|/console(/(?!api/).*)?\??")
 
 
 class RequestChecks:
-    """Refuses requests with a wrong host or origin, or a large head. ``hosts`` of None allows every host."""
+    """Refuses requests with a wrong host or origin, or a large head. If ``hosts`` is None, every host is right."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] | None = ()) -> None:
         self._app = app

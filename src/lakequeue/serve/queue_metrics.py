@@ -129,7 +129,7 @@ class QueueMetrics:
         return [readable(1), number, summed, compacted, *schedules, *attributes, *self._gauges(own)]
 
     def _schedules(self) -> list[Metric]:
-        """Returns the numbers of failing and of overdue schedules. Empty if schedules cannot be read."""
+        """Returns the number of failing schedules and of overdue schedules. Empty if schedules cannot be read."""
         try:
             kinds = Counter(each.kind for each in schedule_concerns(self._lake))
         except LakeQueueError as error:
@@ -209,7 +209,7 @@ class QueueMetrics:
         return [noisy, visible, oldest]
 
     def _count(self) -> list[Metric]:
-        """Returns totals by label. An event stays counted under its first label, so that no total falls."""
+        """Returns totals by label. An event keeps its first label, because no total may fall."""
         newest = tallies(self._lake)
         labels = {*self._chosen, OTHER}
         self._totals = {label: self._totals.get(label, Counter()) for label in labels}

@@ -65,7 +65,7 @@ class Certificate:
 
 
 class Server(uvicorn.Server):
-    """Runs an application. The first signal stops it after the current requests, the second at once.
+    """Runs an application. A first signal stops it after the current requests; a second signal stops it at once.
 
     Args:
         certificate: the TLS certificate; None for HTTP without TLS.
@@ -141,7 +141,7 @@ class Server(uvicorn.Server):
 
 
 def _return_large_blocks() -> None:
-    """Makes the C library return large blocks of freed memory to the system."""
+    """Makes the C library return large blocks of freed memory to the system, instead of keeping them."""
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         libc.mallopt(-3, LARGE_BLOCK)  # M_MMAP_THRESHOLD, which otherwise grows to 32 MiB
@@ -149,7 +149,7 @@ def _return_large_blocks() -> None:
 
 
 class Networks:
-    """A set of addresses and networks. Raises InvalidOptions for a text that is neither."""
+    """A set of IP addresses and networks. Raises InvalidOptions for any other text."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         try:

@@ -16,7 +16,7 @@ STRANGERS = 8
 BEGINNERS = 8
 """Divisor. One eighth of all connections is reserved for keys that hold few connections; see ``FEW``."""
 FEW = 32
-"""Divisor. A key that holds less than 1/32 of all connections holds few."""
+"""Divisor. A key counts as a holder of few connections if it holds less than 1/32 of all connections."""
 
 
 @attrs.frozen

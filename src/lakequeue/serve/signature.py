@@ -43,7 +43,7 @@ _BODY_HASH = "x-amz-content-sha256"
 
 @attrs.frozen
 class Signature:
-    """A complete and recent signature of a request. It is not yet compared with the body and the secret."""
+    """A complete and recent signature, which was not yet compared with the secret and the request's body."""
 
     key_id: str
     _timestamp: str
@@ -85,7 +85,7 @@ class Signature:
         return header in self._headers
 
     def matches(self, secret: str, body: bytes) -> bool:
-        """Returns True if this secret signed this body. Raises RequestError for a wrong hash of the body."""
+        """Returns True if this secret made the signature for this body. Raises RequestError for a wrong hash."""
         body_hash = sha256(body).hexdigest()
         if self._request.headers.get(_BODY_HASH, body_hash) != body_hash:
             raise _mismatch("X-Amz-Content-SHA256 is not the hash of the body.")

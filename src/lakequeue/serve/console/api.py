@@ -149,7 +149,7 @@ class ConsoleApi:
         } | self._place(caller)
 
     def _count_others(self, queues: Iterable[Queue]) -> int:
-        """Reads the depths of those queues that have no recent depth. Returns the number of these queues."""
+        """Reads the depths of queues without a recent depth. Returns the number of these queues."""
         others = [queue for queue in queues if self.depths.latest(queue) is None]
         return sum(1 for _ in concurrently(self.depths.read, others))
 
@@ -248,7 +248,7 @@ class ConsoleApi:
         return {"shards": [attrs.asdict(shard) for shard in self._on_queue(name, Queue.shard_counts)]}
 
     def groups(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Returns the largest message groups of a queue, a few seconds old. ``groups`` is None without groups."""
+        """Returns the largest message groups of a queue, some seconds old. ``groups`` is None if it has none."""
         given.end()
         found = self._on_queue(name, self._groups.of)
         if found is None or not found.groups:
@@ -301,7 +301,9 @@ class ConsoleApi:
         }
 
     def messages(self, caller: Caller, name: str, given: Parameters, history: bool = False) -> Answer:
-        """Returns a page of messages. ``history`` selects deleted messages that a rewind to ``since`` restores."""
+        """Returns a page of messages; with ``history``, of deleted messages that a rewind to ``since``
+        restores.
+        """
         since = given.instant("since") if history else None
         where, limit, places = given.condition(), given.integer("limit", ROWS, MAX_ROWS), given.places()
         newest = given.choice("order", "oldest", "newest") == "newest"
@@ -402,7 +404,7 @@ class ConsoleApi:
         return documents.outcome(self._change(name, lambda queue: delete_selected(queue, ids)))
 
     def make_visible(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Makes delayed messages with given ids visible. ``in_flight`` includes messages in flight."""
+        """Makes delayed messages with given ids visible; with ``in_flight``, also messages in flight."""
         ids, in_flight = given.message_ids(), given.flag("in_flight")
         given.end()
         outcome = self._change(name, lambda queue: make_visible(queue, ids, in_flight))
@@ -443,18 +445,18 @@ class ConsoleApi:
         return self._run("DeleteQueue", {"QueueUrl": _url(name)})
 
     def _root(self, caller: Caller) -> str | None:
-        """Returns the root as a text for the page. None unless the caller has every permission on every queue."""
+        """Returns the root as a text. Returns None unless the caller has every permission on every queue."""
         return shown_root(self._lake.root) if caller.may(ANY, None) else None
 
     def _command(self, caller: Caller) -> str:
-        """Returns the beginning of commands that the page shows. Includes the root if the caller may see it."""
+        """Returns the beginning of the page's commands. It includes the root if the caller may see the root."""
         return self._prefix or (command_prefix(self._lake.root) if caller.may(ANY, None) else "lakequeue")
 
     def _on_queue(self, name: str, call: Callable[[Queue], _Result]) -> _Result:
         return self._actions.on_queue(_url(name), call)
 
     def _change(self, name: str, call: Callable[[Queue], _Result]) -> _Result:
-        """Runs a change of a queue. Then drops the cached problems, which the change may have solved."""
+        """Changes a queue. Then drops the cached problems, because the change may have solved a problem."""
         try:
             return self._on_queue(name, call)
         finally:

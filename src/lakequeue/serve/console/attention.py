@@ -73,7 +73,7 @@ class _Seen:
     earlier: dict[str, int]
     """Number of visible messages one hour earlier, by queue key."""
     errors: dict[str, dict[str, int]]
-    """Number of dead letters by class of error, for each name of a queue."""
+    """Number of dead letters by queue name and class of error."""
     schedules: Sequence[Concern] | LakeQueueError
     """Failing or overdue schedules, or the error of reading them."""
     shortage: Shortage | None
@@ -134,7 +134,7 @@ class Attention:
         }
 
     def of(self, caller: Caller, only: str | None = None) -> dict[str, Any]:
-        """Returns at most ``MOST`` problems, most urgent first. ``only`` selects the problems of a queue."""
+        """Returns at most ``MOST`` problems, most urgent first; with ``only``, only the problems of this queue."""
         seen = self._newest()
         damaged, found = self._concerns(caller, seen)
         found.sort(key=lambda each: each.urgency)

@@ -20,7 +20,7 @@ from lakequeue.model.schedules import Schedule
 MAX_LISTED_LENGTH = 400
 """Maximum number of characters of a message's body or attribute in a list."""
 MAX_PAGE_BYTES = 2**20
-"""Number of bytes after which a list of messages ends."""
+"""Number of bytes. A list of messages ends with the message that exceeds this number."""
 
 
 def name_of(arn: str | None) -> str | None:
@@ -83,7 +83,7 @@ def outcome(found: SelectedOutcome) -> dict[str, Any]:
 
 
 def errors(search: Search) -> dict[str, Any]:
-    """Counts dead letters by source queue and error, largest count first. Adds the newest text of each error."""
+    """Counts dead letters by source queue and error, largest count first, each with its error's newest text."""
     number, texts = Counter[tuple[str, str]](), dict[tuple[str, str], str]()
     for message in search:
         reason = message.dead_letter_reason

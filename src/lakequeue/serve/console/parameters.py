@@ -57,7 +57,7 @@ class Parameters:
         return value
 
     def places(self) -> list[int] | None:
-        """Returns the place where a page of messages starts; None for the first page."""
+        """Parses the place at which a page of messages starts. Returns None for the first page."""
         text = self.string("after")
         if text is None:
             return None
@@ -66,7 +66,7 @@ class Parameters:
         return [int(part) for part in text.split(".")]
 
     def choice(self, name: str, *values: str) -> str:
-        """Returns a parameter that has one of ``values``. The first value is the default."""
+        """Returns a parameter that must be one of ``values``. If it is missing, returns the first value."""
         value = self.string(name) or values[0]
         if value not in values:
             raise refusal(value, name, f"Must be one of {', '.join(filter(None, values))}.")

@@ -63,7 +63,7 @@ class Console:
     """The routes of the console, and the recording of depths.
 
     Attributes:
-        routes: must come before the route of the SQS endpoint.
+        routes: the console's routes. They must come before the route of the SQS endpoint.
         damage: damage that requests found, including requests of SQS clients.
     """
 

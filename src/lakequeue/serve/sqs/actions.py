@@ -60,7 +60,7 @@ from lakequeue.serve.sqs.queue_urls import queue_arn, queue_name, queue_url
 _Result = TypeVar("_Result")
 
 PROFILE = "sqs"
-"""Profile of queues that SQS clients create without the name of a profile."""
+"""Profile of queues that SQS clients create without naming a profile."""
 MAX_SHARDS = 16
 """Maximum number of shards that an SQS client can give a queue. Limited because each shard adds two tables."""
 _TASK_ARNS = ("SourceArn", "DestinationArn")
@@ -117,7 +117,7 @@ class Actions:
         }
 
     async def answer(self, action: str, parameters: Structure, base_url: str) -> Structure:
-        """Runs any action except ReceiveMessage, in batches if possible. Raises the errors of the Python API."""
+        """Runs any action except ReceiveMessage, if possible in a batch. Raises the errors of the Python API."""
         try:
             return await self._answer(action, parameters, base_url)
         except EmptyBatchRequest:
@@ -141,7 +141,7 @@ class Actions:
         return await asyncio.to_thread(self.run, action, parameters, base_url)
 
     def run(self, action: str, parameters: Structure, base_url: str) -> Structure:
-        """Runs an action in this thread, but not ReceiveMessage, DeleteMessage or ChangeMessageVisibility."""
+        """Runs an action in this thread. Refuses ReceiveMessage, DeleteMessage and ChangeMessageVisibility."""
         if action not in self._by_name:
             raise UnsupportedOperation(f"The action {action} is not supported.")
         try:

@@ -39,12 +39,12 @@ from lakequeue.serve.sqs.queue_urls import queue_name
 LARGE = 64 * 1024
 """Minimum bytes of a large body or answer. Large bodies are parsed, and large answers are written, in a thread."""
 SENDING = ("SendMessage", "SendMessageBatch")
-"""Names of the actions whose requests may have large bodies."""
+"""Names of the actions that send messages, whose requests may therefore have large bodies."""
 READING = (
     *("GetQueueAttributes", "GetQueueUrl", "ListDeadLetterSourceQueues", "ListMessageMoveTasks"),
     *("ListQueues", "ListQueueTags"),
 )
-"""Names of the actions that an unsigned GET may do. These actions change nothing and return no message."""
+"""Names of the actions that an unsigned GET can do, because they change nothing and return no message."""
 
 _HEADERS = "joined headers"
 _TRACE_ID = "x-amzn-trace-id"
@@ -251,7 +251,7 @@ def _no_key(head: RequestHead) -> str:
 
 
 def is_json(headers: Mapping[str, str]) -> bool:
-    """Returns True if a request uses AWS JSON, or tries to use it."""
+    """Returns True if a request uses AWS JSON, even if its headers are incomplete."""
     return json_protocol.TARGET in headers.get("x-amz-target", "") or "json" in headers.get("content-type", "")
 
 

@@ -13,7 +13,7 @@ from lakequeue.serve.sqs.model import validated
 
 RESPONSE_TYPE = "application/x-amz-json-1.0"
 LARGE = 64 * 1024
-"""Minimum characters of a large message body. Large answers are encoded in parts, so that threads can run."""
+"""Number of characters. Answers with larger message bodies are encoded in parts, so that other threads can run."""
 TARGET = "AmazonSQS."
 """Prefix of the action's name in the ``X-Amz-Target`` header."""
 

@@ -26,7 +26,7 @@ SENDER = "SenderId"
 PRIORITY = "Priority"
 """Name of the parameter for the priority of a message. Only the console sends this parameter."""
 CALLER = "Caller"
-"""Parameter that the endpoint adds to StartMessageMoveTask: the caller, who must be allowed to send to targets."""
+"""Parameter that the endpoint adds to StartMessageMoveTask: the caller, whose permissions limit the task."""
 SOURCE = "DeadLetterQueueSourceArn"
 Structure = dict[str, Any]
 """A structure of the service model, for example the parameters or the result of an action."""

@@ -54,7 +54,7 @@ def invalid_action(name: str) -> RequestError:
 
 
 def validated(shape: Shape, value: Any, where: str) -> Any:
-    """Converts a value to the types of its shape. Raises RequestError or MissingParameter with ``where``."""
+    """Converts a value to its shape's types. Raises RequestError or MissingParameter, which name ``where``."""
     match shape:
         case StructureShape():
             return _structure(shape, value, where)

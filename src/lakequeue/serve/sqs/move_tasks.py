@@ -83,7 +83,7 @@ class MoveTask:
         return {name: value for name, value in members.items() if value is not None}
 
     def check_source(self, name: str) -> None:
-        """Raises RequestError if the task must not return messages to the queue ``name``."""
+        """Raises RequestError if the task may not return messages to the queue ``name``."""
         if self.sources is not None and name not in self.sources:
             raise RequestError("AccessDenied", f"The task must not send to {name}.", 403)
 
@@ -307,7 +307,6 @@ class MoveTasks:
         return task is not None and task.active and task.server == self._server
 
     def _release(self, source: Queue, task: MoveTask) -> None:
-        """Lets another server take over a task at once."""
         self._update_mine(source, task, lambda stored: attrs.evolve(stored, written=0))
 
     def _fail(self, source: Queue, task: MoveTask, reason: str) -> None:

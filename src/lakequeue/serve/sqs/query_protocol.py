@@ -65,7 +65,7 @@ def action(fields: dict[str, str], path: str) -> str:
 
 
 def parameters(operation: OperationModel, fields: dict[str, str], path: str) -> dict[str, Any]:
-    """Parses an action's parameters. A path may replace QueueUrl. Raises RequestError or MissingParameter."""
+    """Parses an action's parameters. The path may replace QueueUrl. Raises RequestError or MissingParameter."""
     tree: Tree = {}
     for name, value in fields.items():
         _put(tree, name, value)
@@ -109,7 +109,7 @@ def error_message(response: ErrorResponse) -> str:
 
 
 def legacy_code(value: Tree) -> Tree:
-    """Returns a failed entry of a batch with the error code of the Query protocol."""
+    """Returns an entry that failed in a batch, with the error code of the Query protocol."""
     return value | {"Code": SERVICE_ERRORS[value["Code"]].legacy_code}
 
 
@@ -173,7 +173,7 @@ def _entry(shape: MapShape, part: Any, where: str) -> tuple[str, Any]:
 
 
 def _elements(part: Any, single: Collection[str], where: str) -> Iterator[Any]:
-    """Yields the elements of a list or map by number. If ``part`` has a field in ``single``, yields ``part``."""
+    """Yields the elements of a list or map by number. A part with a name in ``single`` is an element by itself."""
     entries = _tree(part, where)
     if not any(map(_INDEX.fullmatch, entries)) and any(name in single for name in entries):
         yield entries

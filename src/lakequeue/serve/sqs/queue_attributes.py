@@ -33,7 +33,7 @@ _NAMES = frozenset(operations()["GetQueueAttributes"].input_shape.members["Attri
 
 @attrs.frozen
 class Encryption:
-    """The encryption that the operator declares. The storage encrypts, not lakequeue.
+    """The encryption that the operator declares. Not lakequeue but the storage encrypts.
 
     Attributes:
         ignore_kms: True to store and show the names of clients' keys without effect. False to refuse these names.

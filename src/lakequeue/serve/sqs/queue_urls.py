@@ -19,7 +19,7 @@ def queue_arn(arn: str, account: str) -> str:
 
 
 def is_own(arn: str, account: str) -> bool:
-    """Returns False for a queue of another account. ARNs of the Python API name no account, and count as own."""
+    """Returns False if an ARN names another account. True for the Python API's ARNs, which name no account."""
     return redrive_policies.parse_arn(arn) is None or arn.split(":")[4] in (account, redrive_policies.ACCOUNT)
 
 
