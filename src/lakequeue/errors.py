@@ -454,10 +454,10 @@ CMQ_CODES: dict[str, int] = {
     "QueueDoesNotExist": 4440,
     "QueueNameExists": 4460,
 }
-"""CMQ's number for a code (ERR-7). A number given to the constructor takes precedence."""
+"""Maps error codes to CMQ's numbers (ERR-7). A number that an error's constructor got takes precedence."""
 
 CMQ_MODULE_CODES: dict[int, int] = {6050: 10670, 10680: 10680, 10700: 10700}
-"""CMQ's module code by CMQ's number. Only numbers of rewinds have one."""
+"""Maps CMQ's numbers to CMQ's module codes. Only the numbers of rewinds have module codes."""
 
 CMQ_SOME_FAILED, CMQ_ALL_FAILED = 6010, 6020
 """CMQ's numbers if some or all deletes of a batch failed (ERR-7)."""

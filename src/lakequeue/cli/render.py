@@ -157,7 +157,7 @@ def preview(text: str) -> str:
 def table(
     columns: Sequence[str], rows: Collection[Sequence[object]], title: str | None = None, empty: str = ""
 ) -> Fitting | str:
-    """Builds a table, or the text ``empty`` without rows. Numbers are right-aligned."""
+    """Builds a table with right-aligned numbers. If there are no rows, returns the text ``empty``."""
     rows = [list(row) for row in rows]
     if not rows:
         return empty or f"no {columns[0]}s"

@@ -22,7 +22,9 @@ DONE, REFUSED, USAGE, ENVIRONMENT, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit codes of commands."""
 
 spares_pandas = False
-"""True to open roots without importing pandas. ``imported`` sets False, because a user's code may need pandas."""
+"""True to open roots without importing pandas. Importing a user's code, which may need pandas, sets it to
+False.
+"""
 
 
 @attrs.define

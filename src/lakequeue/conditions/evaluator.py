@@ -276,7 +276,7 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
 
 
 def _value(parameter: Any) -> Any:
-    """Returns the value of a condition's parameter. An instant is sent as microseconds since the epoch."""
+    """Converts a parameter of a condition to its value. Instants arrive as microseconds since the epoch."""
     epoch = datetime.fromtimestamp(0, timezone.utc)
     return epoch + timedelta(microseconds=parameter["at"]) if isinstance(parameter, dict) else parameter
 

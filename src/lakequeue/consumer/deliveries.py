@@ -157,7 +157,7 @@ class DeliveryLoop(RunLoop):
             self.interrupt.set()
 
     def _deliver(self, batch: _Batch, delivering: Delivering, contexts: Sequence[Context]) -> None:
-        """Handles messages and delivers their rows. If the table refuses the rows, repeats this for each half."""
+        """Handles messages and delivers their rows. If the table refuses the rows, does so again for each half."""
         done, again = dict[str, Context](), None
         left = [context for context in contexts if context.message.group_id not in batch.broken]
         with self._handling(left) as ends:
@@ -221,7 +221,7 @@ class DeliveryLoop(RunLoop):
 
     @contextmanager
     def _handling(self, contexts: Sequence[Context]) -> Iterator[_Ends]:
-        """Yields a dict to fill with the ends of messages. Reports these ends to observers after the block."""
+        """Yields a dict in which the caller notes how messages ended. After the block, informs the observers."""
         began, ends = self._now(), _Ends()
 
         def report(message: Message) -> None:

@@ -34,7 +34,7 @@ class Outcome(Enum):
 
 
 class Lost(Interrupt):
-    """An event that is set when the receipt of a message is lost. True in conditions once it is set."""
+    """An event that is set when the receipt of a message is lost. Its truth value is True once it is set."""
 
     def __bool__(self) -> bool:
         return self.is_set()
@@ -65,7 +65,7 @@ class Context:
         return hold is not None and hold.exhausted
 
     def raise_if_lost(self) -> None:
-        """Raises LeaseLost if the receipt is lost, because the handler's result is then no longer needed."""
+        """Raises LeaseLost if the receipt is lost, so that a handler whose result no longer counts ends early."""
         if self.lost:
             raise LeaseLost(0, 1)
 

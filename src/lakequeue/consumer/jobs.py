@@ -50,7 +50,7 @@ class Rules:
         linger: maximum time that handled messages wait for the next claim.
         gathers: True if messages that failed on their last receive may wait for each other.
         pause: returns the pause after a number of consecutive failures of storage.
-        claims: makes the ``FreeHands`` of a claim from a function that returns the number of free hands.
+        claims: builds the ``FreeHands`` of a claim from a function that returns the number of free hands.
     """
 
     renewal: Renewal

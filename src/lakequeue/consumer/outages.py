@@ -150,7 +150,7 @@ class OutageMonitor:
                 self.since = self.error = self.final = None
 
     def next_try(self, failures: int) -> datetime:
-        """Returns the instant of the next try, or of giving up if the consumer has to give up earlier."""
+        """Returns when to try again; or when the consumer gives up, if that is earlier."""
         now, gives_up_at = self._clock.now(), self._gives_up_at
         then = now + self.policy.pause(failures)
         return then if gives_up_at is None or gives_up_at <= now else min(then, gives_up_at)

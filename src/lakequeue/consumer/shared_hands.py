@@ -97,7 +97,7 @@ class SharedHands:
         return work(jobs)
 
     def _run_dry(self, pool: Pool) -> None:
-        """Records that a hand found no message of a queue. Wakes the queue's loop if its pool was ``full``."""
+        """Records that a hand found no message of a queue. Wakes the queue's loop if the pool was ``full``."""
         pool.hungry = True
         self.receiving[pool].show_hunger()
         if pool.full:
@@ -105,7 +105,7 @@ class SharedHands:
             self.receiving[pool].interrupt.set()
 
     def _in_turn(self, ready: Sequence[Pool]) -> Pool:
-        """Returns the next queue by weight. A queue that was empty catches up, by at most its share of hands."""
+        """Returns the next queue by weight. A queue that was empty catches up by its share of hands at most."""
         behind = self._controls.concurrency / sum(pool.rules.weight for pool in self.receiving)
         for pool in ready:
             pool.taken = max(pool.taken, self._least - behind - 1 / pool.rules.weight)

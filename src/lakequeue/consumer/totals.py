@@ -16,7 +16,7 @@ class Totals:
         pools: the ``Pool`` of each queue.
         busy: number of busy hands.
         kept: number of hands that stay free for last receives, see ``FreeHands``.
-        empty: queues that were found empty since the last receive of a message. A receive begins a new set.
+        empty: queues found empty since the last receive of a message. A receive replaces the set.
     """
 
     hands: int

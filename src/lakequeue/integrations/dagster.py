@@ -132,7 +132,7 @@ def _runs(
 
 
 def _launched(context: SensorEvaluationContext, name: str, message_ids: Sequence[str]) -> Iterator[str]:
-    """Yields the ids of messages whose runs are launched. Runs that were only created do not count."""
+    """Yields the ids of messages for which Dagster has launched a run, and not only created it."""
     for message_id in message_ids:
         tags = {"dagster/run_key": message_id, "dagster/sensor_name": name}
         runs = context.instance.get_runs(filters=RunsFilter(tags=tags))

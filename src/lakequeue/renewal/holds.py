@@ -33,7 +33,7 @@ class Verdict(Enum):
 
 @attrs.define
 class Due:
-    """Receipts may be due, because ``WaitUntil`` is over or all actions are done."""
+    """An event: ``WaitUntil`` is over or all actions are done, so that receipts may be due."""
 
 
 @attrs.define

@@ -60,7 +60,7 @@ class Hold:
 
     @property
     def attempted(self) -> int:
-        """Instant of the last attempt to extend the receipt; its start before the first attempt."""
+        """Instant of the last attempt to extend the receipt. Without an attempt, the start of the receipt."""
         return self.received_at if self.attempted_at is None else self.attempted_at
 
     def is_over(self, now: int) -> bool:

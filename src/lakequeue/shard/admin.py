@@ -33,7 +33,7 @@ _GRACE = MICROS
 
 
 def check_purge(state: ShardState, command: Purge) -> None:
-    """Raises PurgeQueueInProgress unless ``at_any_time``, or the last purge was 60 seconds ago (PUR-2)."""
+    """Raises PurgeQueueInProgress within 60 seconds after a purge, unless ``at_any_time`` is set (PUR-2)."""
     purged_at = state.head.purged_at
     if not command.at_any_time and purged_at is not None and state.now - purged_at < PURGE_INTERVAL:
         raise PurgeQueueInProgress(
@@ -42,7 +42,7 @@ def check_purge(state: ShardState, command: Purge) -> None:
 
 
 def purge(state: ShardState, command: Purge) -> tuple[None, bool]:
-    """Removes all messages (PUR-1, PUR-3, PUR-4). Raises PurgeQueueInProgress as ``check_purge`` (PUR-2)."""
+    """Removes all messages (PUR-1, PUR-3, PUR-4). Raises the error of ``check_purge`` (PUR-2)."""
     check_purge(state, command)
     state.remove_all()
     state.head = attrs.evolve(state.head, purged_offset=state.log.end, purged_at=state.now)
@@ -50,7 +50,7 @@ def purge(state: ShardState, command: Purge) -> tuple[None, bool]:
 
 
 def check_rewind(state: ShardState, command: Rewind) -> None:
-    """Raises UnsupportedOperation or InvalidParameterValue, as ``rewind`` does."""
+    """Raises the error with which ``rewind`` would refuse: UnsupportedOperation or InvalidParameterValue."""
     if not state.attributes.rewind_micros:
         reason = "The queue cannot be rewound: its {} is 0."
         hint = "set it to the seconds for which deleted messages are to be kept; those deleted before stay deleted"
@@ -201,7 +201,7 @@ _HAPPENED = ("received_at", "first_received_at", "attempted_at")
 
 
 def is_ahead(head: Head, runs: Sequence[Run], now: int) -> bool:
-    """True if the shard recorded an event later than ``now``. The argument ``runs`` may include the history."""
+    """True if the head or one of ``runs`` has recorded an event later than ``now``."""
     marks = [head.committed_at, head.purged_at or 0]
     settled = (run.visible_at or 0 for run in runs if run.state == DELETED)
     return max(*marks, *settled, *(getattr(run, name) or 0 for run in runs for name in _HAPPENED)) > now
@@ -212,8 +212,10 @@ def set_back(
 ) -> tuple[Head, list[Run], list[Run]]:
     """Corrects a shard whose clock was wrong: no event of the result is later than ``now``.
 
-    Running visibility timeouts end now. A scheduled instant before the expiry stays (JOB-12). The rate limit's
-    bucket is empty at worst (JOB-11). The next purge need not wait a minute.
+    A visibility timeout ends now if its receive lies in the future, or if it would last for more than twelve
+    hours. A message that was scheduled for an instant before its expiry keeps this instant (JOB-12). The rate
+    limit's bucket owes no tokens (JOB-11). A purge in the future is forgotten, so that the next purge may come at
+    once.
     """
     attributes, set_ahead = QueueAttributes.from_wire(head.attributes), head.committed_at
     pace = attributes.pace

@@ -93,7 +93,7 @@ class ShardMachine:
 
     @property
     def runs(self) -> list[Run]:
-        """Runs of the stored messages, by offset. A new list, made in O(n)."""
+        """Runs of the stored messages, by offset. Builds a new list in O(n)."""
         return list(self._state.runs)
 
     @property
@@ -102,12 +102,12 @@ class ShardMachine:
 
     @property
     def history(self) -> list[Run]:
-        """Runs of the deleted messages that a rewind can restore, by offset. A new list, made in O(n)."""
+        """Runs of the deleted messages that a rewind can restore, by offset. Builds a new list in O(n)."""
         return list(self._state.history)
 
     @property
     def log(self) -> MessageLog:
-        """The log with the shard's messages. A longer log of the same shard may replace this log."""
+        """The log with the shard's messages. Can be replaced by a longer log of the same shard."""
         return self._state.log
 
     @log.setter
@@ -193,7 +193,7 @@ class ShardMachine:
         return self._at(now).marked.size
 
     def marks(self, now: int) -> list[Mark]:
-        """Returns the marks of all deliveries that have messages. The receipts of the messages may have ended."""
+        """Returns the marks of all deliveries that have messages, even if the messages' receipts have ended."""
         return deliver.marks(self._at(now))
 
     @property

@@ -60,7 +60,7 @@ def marks(state: ShardState) -> list[Mark]:
 
 
 def undecided(state: ShardState) -> list[Undecided]:
-    """Returns the undecided deliveries, earliest first: marks whose receipts have ended (TAB-5)."""
+    """Returns the marks of undecided deliveries, whose receipts have ended (TAB-5). The earliest comes first."""
     found: dict[Mark, Undecided] = {}
     for span in state.undecided:
         for run in state.runs.pieces(*span):
@@ -126,7 +126,7 @@ def record_table(state: ShardState, command: RecordTable) -> tuple[str | None, b
 
 
 def without_marks(head: Head, runs: Sequence[Run]) -> tuple[Head, list[Run], int]:
-    """Removes the marks from a copied or restored ledger, and counts their messages (TAB-11)."""
+    """Removes the marks from a copied or restored ledger. Also returns the number of marked messages (TAB-11)."""
     marked = sum(run.size for run in runs if run.mark is not None)
     kept = [run if run.mark is None else run._replace(mark=None, lease_id=None) for run in runs]
     return attrs.evolve(head, delivery_table=None), joined_runs(kept), marked

@@ -15,7 +15,7 @@ def advance(state: ShardState, now: int) -> None:
 
 
 def expired_below(state: ShardState) -> int:
-    """Returns the lowest offset whose message is young enough for retention to keep (RET-1)."""
+    """Returns the lowest offset whose message is too young to expire (RET-1)."""
     return state.log.first_sent_at_or_after(state.now - state.attributes.retention_micros + 1)
 
 
@@ -37,7 +37,7 @@ def expire(state: ShardState) -> None:
 
 
 def next_expiry(state: ShardState) -> int | None:
-    """Returns when the oldest message expires; None without messages, or if a mark keeps it (TAB-5)."""
+    """Returns when the oldest message expires. None without messages, or if a mark delays the expiry (TAB-5)."""
     since = oldest_sent_at(state)
     expiry = None if since is None else since + state.attributes.retention_micros
     return None if expiry is not None and expiry <= state.now and state.marked.size else expiry
@@ -77,7 +77,9 @@ def _overdue(state: ShardState) -> Iterator[tuple[int, int, int]]:
 
 
 def _drop(state: ShardState, first: int, last: int) -> bool:
-    """Removes a range of messages. Returns False if a delivery or the cap on delayed messages keeps some."""
+    """Removes a range of messages. Returns False if a delivery or the cap on delayed messages keeps any of
+    them.
+    """
     if last >= state.head.head_offset:
         state.scan_to(last + 1)
         if state.scanned <= last:

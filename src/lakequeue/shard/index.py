@@ -50,7 +50,7 @@ class ShardIndex:
 
     @property
     def groups(self) -> Groups:
-        """The message groups of a FIFO queue. Built on first use, by claims and deletes."""
+        """The message groups of a FIFO queue. A claim or a delete builds them on first use."""
         if self._groups is None:
             self._groups = Groups(self)
             known = [(run.first, run.last) for run in self.runs]
@@ -71,7 +71,7 @@ class ShardIndex:
 
     @property
     def tenants(self) -> Tenants:
-        """The message groups of a standard queue. Built on first use, by claims and late extensions."""
+        """The message groups of a standard queue. A claim or a late extension builds them on first use."""
         if self._tenants is None:
             self._tenants = Tenants(self)
             self._tenants.count([(run.first, run.last) for run in self.runs if self.live(run)], 1)
@@ -235,7 +235,7 @@ class ShardIndex:
         self.scan_to(self.log.end)
 
     def scan_to(self, end: int) -> bool:
-        """Indexes messages below ``end``, up to the cap on delayed messages. Returns True if it indexed any."""
+        """Indexes messages below ``end``, up to the cap on delayed messages. Returns True if any were indexed."""
         first, end = self.scanned, min(end, self.log.end)
         cap = self.attributes.delayed_limit
         if first >= end or (cap is not None and self._held_from(cap, first, end, 0) == first):
@@ -254,7 +254,7 @@ class ShardIndex:
         return self.log.spans(first, last, self.delay)
 
     def visible_since(self, offset: int) -> int:
-        """Returns the instant at which a message becomes visible. The instant may lie in the past."""
+        """Returns the instant, also in the past, at which a message becomes visible."""
         run = None if offset >= self.head.head_offset else self.runs.at(offset)
         if run is not None and run.visible_at is not None:
             return run.visible_at
@@ -301,7 +301,7 @@ class ShardIndex:
             yield from self.fresh(max(first, head), last)
 
     def fresh(self, first: int, last: int) -> Iterator[Run]:
-        """Makes and yields runs for never-received messages. Dead letters keep their receives (DLQ-4)."""
+        """Makes and yields runs for never-received messages. Dead letters keep their receive counts (DLQ-4)."""
         if first > last:
             return
         for start, end, count, _, received_at in self.log.dead_letters(first, last):

@@ -11,7 +11,9 @@ from lakequeue.shard.state import ShardState
 
 
 def stored_runs(state: ShardState, limit: int, start: int, newest: bool = False) -> list[Run]:
-    """Returns the ``limit`` oldest stored messages from offset ``start`` on, or the newest up to ``start``."""
+    """Returns ``limit`` stored messages: the oldest from ``start`` on; if ``newest``, the newest up to
+    ``start``.
+    """
     if newest:
         last = min(start, state.log.end - 1)
         newest_ones = list(state.fresh(max(state.head.head_offset, last - limit + 1), last))
@@ -22,7 +24,7 @@ def stored_runs(state: ShardState, limit: int, start: int, newest: bool = False)
 
 
 def deleted_runs(state: ShardState, limit: int, start: int, newest: bool = False) -> list[Run]:
-    """Returns the ``limit`` oldest rewindable messages from ``start`` on, or the newest up to ``start``."""
+    """Returns ``limit`` rewindable messages: the oldest from ``start`` on; if ``newest``, the newest up to it."""
     if newest:
         return _last(state.history.pieces_down_from(start), limit)
     return list(_first(state.history.pieces_from(start), limit))
@@ -61,7 +63,7 @@ def _first(runs: Iterable[Run], limit: int) -> Iterator[Run]:
 
 
 def _last(runs: Iterable[Run], limit: int) -> list[Run]:
-    """Takes runs in falling order. Returns the ``limit`` highest messages in rising order."""
+    """Returns the ``limit`` highest messages, in rising order. The argument ``runs`` is in falling order."""
     found: list[Run] = []
     for run in runs:
         if limit <= 0:

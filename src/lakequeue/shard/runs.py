@@ -170,10 +170,10 @@ class MessageLog(Protocol):
         """Offset after the last message."""
 
     def sent_at(self, offset: int) -> int:
-        """Returns the send instant of a message. It never decreases with the offset."""
+        """Returns the send instant of a message. Higher offsets never have earlier instants."""
 
     def load(self, offsets: Sequence[int]) -> None:
-        """Loads the send instants and delays of messages concurrently, before they are used."""
+        """Loads send instants and delays of messages that are needed next. Reads them concurrently."""
 
     def first_sent_at_or_after(self, instant: int) -> int:
         """Returns the lowest offset of a message sent at or after ``instant``, or ``end``."""
@@ -309,7 +309,7 @@ class RunMap:
         return puts, deletes
 
     def committed(self) -> None:
-        """Marks the last ``changes`` as committed. Later changes stay recorded."""
+        """Forgets the changes that the last call of ``changes`` returned, because they are committed."""
         self._handed_out = {}
 
     def _drop(self, run: Run) -> None:

@@ -81,7 +81,7 @@ def change_visibility(state: ShardState, command: ChangeVisibility) -> tuple[Non
 
 
 def record_failure(state: ShardState, command: RecordFailure) -> tuple[None, bool]:
-    """Stores a handler's failure with its message. Does nothing if the message was received again since."""
+    """Stores a handler's failure with its message, unless the message was received again in the meantime."""
     run = state.runs.at(command.offset)
     if run is None or run.lease_id != command.lease_id or run.state == MOVING:
         return None, False
@@ -122,7 +122,7 @@ def lease_delete(state: ShardState, command: LeaseDelete) -> tuple[LeaseCounts, 
 
 
 def lease_extend(state: ShardState, command: LeaseExtend) -> tuple[LeaseCounts, bool]:
-    """Extends the lease's receipts, even ended receipts. Raises InvalidParameterValue above 12 hours (VIS-9)."""
+    """Extends the lease's receipts, ended or not. Raises InvalidParameterValue for more than 12 hours (VIS-9)."""
     if command.timeout == 0:
         return lease_release(state, LeaseRelease(command.lease_id, command.spans))
     parts = [run for run in held(state, command.lease_id, command.spans) if run.state == IN_FLIGHT]

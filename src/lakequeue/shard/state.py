@@ -13,7 +13,7 @@ from lakequeue.shard.runs import DELETED, IN_FLIGHT, MOVING, VISIBLE, Head, Outg
 from lakequeue.shard.spans import Span, SpanSet, apart
 
 TIMED_RUNS = 1000
-"""Maximum runs in the history that keep an instant of deletion. With 8,000, deletes take 25 % longer."""
+"""Maximum runs in the history that keep an instant of deletion. Deletes take 25 % longer with 8,000."""
 
 
 class ShardState(ShardIndex):
@@ -48,7 +48,7 @@ class ShardState(ShardIndex):
                     self.count_in_flight(run.first, run.last, 1)
 
     def hide(self, run: Run, visible_at: int) -> bool:
-        """Makes the receipt of a run end at ``visible_at``. Returns False if the run stays as it was."""
+        """Makes the receipt of a run end at ``visible_at``. Returns False if this changes nothing."""
         if run.visible_at == visible_at and run.attempt_id is None:
             return False
         self.leave(run)
@@ -120,12 +120,12 @@ class ShardState(ShardIndex):
             self._history_limit = len(self.history) + TIMED_RUNS // 2
 
     def serve_groups(self) -> None:
-        """Lets the groups of removed messages wait again, behind the groups that already wait (DEL-5)."""
+        """Lets the groups of removed messages wait for a turn, behind groups that already wait (DEL-5)."""
         if self._groups is not None:
             self._groups.serve(behind=True)
 
     def forget(self, below: int) -> None:
-        """Removes unmarked messages below an offset (TAB-5). Moves a lower head up to the offset."""
+        """Removes unmarked messages below an offset (TAB-5). If the head is lower, moves it to the offset."""
         self.head = attrs.evolve(self.head, head_offset=max(self.head.head_offset, below))
         self.scanned = max(self.scanned, below)
         self.delayed.discard(0, below - 1)

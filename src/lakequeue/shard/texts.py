@@ -59,7 +59,7 @@ def to_text(values: Any) -> str:
 
 
 def from_text(text: str | bytes) -> Any:
-    """Returns the structure that ``to_text`` wrote, with lists as tuples. Raises ValueError for other texts."""
+    """Returns the structure that ``to_text`` wrote, with tuples for lists. Raises ValueError for other texts."""
     try:
         parsed = json.loads(text)
     except RecursionError:

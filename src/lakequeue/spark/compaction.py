@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("lakequeue")
 _FEW_TASKS, _MAX_TASKS = 16, 256
 _QUEUES_OF_A_TASK = 16
-"""One Spark task is added for each further number of queues. More tasks do not pay: each starts in 20 to 60 ms."""
+"""A pass adds a Spark task for each further number of queues, because a task takes 20 to 60 ms to start."""
 
 
 def compact_once(

@@ -19,7 +19,7 @@ from lakequeue.shard.runs import Head, MessageLog
 from lakequeue.shard.spans import SpanSet, joined
 
 LOOK_AHEAD = 4096
-"""Number of offsets that a claim or delete searches for a group's messages (FIF-5). The same in all processes."""
+"""Number of offsets, the same in all processes, that a claim or delete searches for a group's messages (FIF-5)."""
 
 
 class FifoShard(Protocol):
@@ -34,7 +34,7 @@ class FifoShard(Protocol):
         """Returns the lowest stored offset at or above ``offset``. Never-received messages count as stored."""
 
     def visible_since(self, offset: int) -> int:
-        """Returns the instant at which a message becomes visible. The instant may lie in the past."""
+        """Returns the instant, also in the past, at which a message becomes visible."""
 
     def scan_before(self, place: tuple[int, int] | None) -> bool:
         """See ``ShardIndex.scan_before``."""
