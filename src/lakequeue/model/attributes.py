@@ -247,14 +247,14 @@ class QueueAttributes:
 
     @property
     def dedup_micros(self) -> int | None:
-        """Microseconds after a send in which its deduplication id counts. None without limit (DDP-9, JOB-6)."""
+        """Microseconds for which a message's deduplication id marks duplicates. None: no limit (DDP-9, JOB-6)."""
         if self.fifo:
             return FIFO_DEDUP_MICROS
         return None if self.deduplication_interval is None else duration_micros(self.deduplication_interval)
 
     @property
     def dedup_window(self) -> int | None:
-        """Maximum age, in microseconds, of messages that may have duplicates. None without deduplication ids."""
+        """Maximum age, in microseconds, of a message that makes a new message a duplicate. None without ids."""
         return self.retention_micros if self.deduplication_until_deleted else self.dedup_micros
 
     @property
@@ -273,7 +273,7 @@ class QueueAttributes:
 
     @cached_property
     def pace(self) -> Pace | None:
-        """The rate limit (JOB-11). The ledger of shard 0 stores the state of its token bucket."""
+        """The rate limit (JOB-11). The ledger of shard 0 stores the state of the token bucket."""
         return None if self.rate_limit is None else Pace.of(self.rate_limit, self.rate_burst)
 
     @property

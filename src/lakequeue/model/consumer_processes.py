@@ -40,7 +40,7 @@ class ConsumerProcess:
         return f"process {self.pid} on {self.host}"
 
     def not_seen(self) -> str:
-        """Returns a text with the time of the last report. For processes that were or may have been killed."""
+        """Returns a line with the time of the last report. Used for processes that may have been killed."""
         return f"{self}, {'gone, last seen' if self.ended else 'not seen since'} {self.seen_at:%F %T}Z"
 
 

@@ -20,7 +20,7 @@ LONGEST_RECEIPT = 43_200 * MICROS
 """Maximum life of a receipt in microseconds, with all extensions (VIS-9)."""
 
 BETWEEN = "x"
-"""Separates the hexadecimal parts of a handle."""
+"""Separates the parts of a handle. The character is not a hexadecimal digit."""
 _TEXT = re.compile(
     rf"(?P<key>[0-9a-f]{{24}}){BETWEEN}(?P<shard>0|[1-9][0-9]{{0,8}}){BETWEEN}(?P<offset>0|[1-9][0-9]{{0,18}})"
     rf"{BETWEEN}(?P<lease_id>[0-9a-f]{{32}})[0-9a-f]{{{MAC_LENGTH}}}"

@@ -107,7 +107,7 @@ def parse_arn(text: str) -> QueueLocation | None:
 
 
 def redrive_policy(given: Any) -> RedrivePolicy | None:
-    """Parses a policy. Returns None for None and "" (DLQ-9). Raises InvalidParameterValue if it is malformed."""
+    """Parses a policy. Returns None, for no policy, if given None or "" (DLQ-9). Raises InvalidParameterValue."""
     if given is None or given == "":
         return None
     if isinstance(given, RedrivePolicy):
@@ -120,7 +120,7 @@ def redrive_policy(given: Any) -> RedrivePolicy | None:
 
 
 def redrive_allow_policy(given: Any) -> RedriveAllowPolicy | None:
-    """Parses a policy. Returns None for None and "": all queues. Raises InvalidParameterValue if malformed."""
+    """Parses a policy. Returns None, for all queues, if given None or "". Raises InvalidParameterValue."""
     if given is None or given == "":
         return None
     name = "redrive_allow_policy"

@@ -119,7 +119,9 @@ class Schedule:
         return None if self.cron is None else next(self._after(self.cron, instant), None)
 
     def is_ahead(self, now: datetime, last: datetime | None = None) -> bool:
-        """Returns True if a fast clock moved the schedule into the future. ``last`` is the last due time sent."""
+        """Returns True if a fast clock moved the schedule into the future. ``last`` is the last send's due
+        time.
+        """
         limit = now + SKEW
         if last is not None and last > limit:
             return True
@@ -146,7 +148,7 @@ class Schedule:
         return f"{then}; lakequeue repair {self.queue} --clock sets it back"
 
     def due(self, now: datetime) -> list[datetime]:
-        """Returns the due times for which a message must be sent now. Of missed times, ``missed`` selects."""
+        """Returns the due times for which a message must be sent now. ``missed`` selects among missed times."""
         if self.cron is None:
             times = [self.next_due]
         elif self.missed == "all":

@@ -16,7 +16,6 @@ _USER = re.compile(
     r"(?P<user>[^\s\"'/@]*:(?!\d+(?:/|$))[^\s\"']*|[^\s\"'/@]*)@",
     re.IGNORECASE,
 )
-"""Matches a URI's scheme, and the user, password or container before the @."""
 _KEYS = re.compile(rf"{_STORE}[^\s\"'/:@]*:[^\s\"'/]*", re.IGNORECASE)
 _QUERY = re.compile(rf"((?:{_BEGIN}[a-z][a-z0-9+.-]*:/|{_STORE})[^\s?\"']*)\?[^\s\"']*", re.IGNORECASE)
 

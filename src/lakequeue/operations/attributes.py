@@ -28,7 +28,7 @@ from lakequeue.storage.ledger import create_ledger
 from lakequeue.storage.roots import local_path
 
 STORE_HOLDS = 5
-"""Seconds for which a burst should last on an object store. A smaller burst causes a warning."""
+"""On an object store, a burst should allow as many messages as the rate limit does in these seconds."""
 _log = logging.getLogger("lakequeue")
 
 
@@ -73,7 +73,7 @@ def read(queue: OpenQueue, names: Sequence[str], wire: bool) -> dict[str, Any]:
 
 
 def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, Any]]) -> None:
-    """Changes attributes in the catalog, then in each shard (QUE-25). Passes ``changes`` the newest attributes."""
+    """Changes attributes in the catalog, then in each shard (QUE-25). Calls ``changes`` with the newest ones."""
     with queue.service("set_attributes"):
         queue.root.check_clock(queue.name)
         made, before = 0, queue.attributes.pace

@@ -97,7 +97,7 @@ class MessageBatch:
         return self.table(PEEKED)
 
     def found(self, condition: Predicate | None, newest: bool = False) -> Iterator[tuple[int, PeekedMessage]]:
-        """Yields the index and the message for each message that meets a condition, or for all if it is None."""
+        """Yields index and message for each message that meets ``condition``, or for each if it is None."""
         if condition is None:
             indexes: Integers = np.arange(len(self.offsets))
         else:

@@ -25,7 +25,7 @@ READS = 3
 
 
 def check(root: Root, name: str | None = None, space: bool = True) -> list[Finding]:
-    """Returns all damage of a root, or of one queue; see ``LakeQueue.check``. With ``space``, also full disks."""
+    """Returns all damage of a root, or of one queue; see ``LakeQueue.check``. ``space`` adds full disks."""
     with root.storage_errors():
         store, shards = root.engine.store, shards_of(root, name)
         found = _agreed(lambda: _catalog_findings(store, root, name))
@@ -39,7 +39,7 @@ def check(root: Root, name: str | None = None, space: bool = True) -> list[Findi
 
 
 def shards_of(root: Root, name: str | None) -> list[tuple[QueueRow, int]]:
-    """Returns catalog row and number of each shard of the queue ``name``, or of all. Raises QueueDoesNotExist."""
+    """Returns row and number of each shard of the queue ``name``, or of all queues. Raises QueueDoesNotExist."""
     catalog = find_catalog(root.engine.store, root.path)
     rows = [row for row in catalog.rows if row.deleted_at is None]
     if name is not None:

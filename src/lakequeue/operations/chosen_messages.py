@@ -26,7 +26,7 @@ from lakequeue.shard.spans import ranges
 from lakequeue.storage.messages.find_message import offsets_of
 
 NEAR = 60 * MICROS
-"""Maximum difference, in microseconds, between the time in a message id and the send time that is tried first."""
+"""Microseconds around the time in a message id. A search first reads messages that were sent in this span."""
 
 
 @attrs.frozen
@@ -131,7 +131,7 @@ def get(queue: OpenQueue, message_id: str) -> PeekedMessage:
 
 
 def _looks(queue: OpenQueue, message_id: str) -> Iterator[list[_Place]]:
-    """Yields the places of messages with an id, in two lists: sent at about the time in the id, then all."""
+    """Yields two lists of places of a message id: first the places near the time in the id, then all places."""
     queue.learn_of_shards()
     made = sent_about(message_id)
     if made is not None and (near := _places(queue, message_id, (made - NEAR, made + NEAR))):

@@ -33,7 +33,7 @@ class ClaimedPart(NamedTuple):
 
 @attrs.define
 class FreeHands:
-    """Free handlers of a consumer. ``passed`` counts messages left back: their last receive needs a handler."""
+    """Free handlers of a consumer. ``passed`` counts messages that were not claimed for lack of a handler."""
 
     free: Callable[[], int]
     passed: int = 0
@@ -45,14 +45,14 @@ class ClaimPlan:
 
     queue: OpenQueue
     wanted: Claim
-    """The claim for all shards together. Each shard gets a copy, for the number of messages that are missing."""
+    """The claim for all shards together. Each shard is asked only for the messages that are still missing."""
     enough: int = 0
     """Number of messages that are enough, so that no further shard is asked. 0 means ``wanted.max_messages``."""
     hands: FreeHands | None = None
     settling: Settling | None = None
     """Receipts to settle in the same commits as the claims."""
     decides: bool = True
-    """True if this claim may decide undecided messages, which may write to the delivery table."""
+    """True if this claim may decide undecided deliveries. A decision may write to the delivery table."""
     steps: Steps = attrs.field(factory=lambda: Steps("the receive"))
     """Counts commits that move dead letters. If the receive fails after a commit, the outcome is unknown."""
     left_nothing: bool = attrs.field(default=False, init=False)
@@ -62,7 +62,7 @@ class ClaimPlan:
     _free: int | None = attrs.field(default=None, init=False)
 
     def run(self) -> tuple[list[ClaimedPart], OverLimit | None]:
-        """Claims messages. Returns them by shard, and the OverLimit error of a shard, or None without an error."""
+        """Claims messages. Returns the claims by shard, and the OverLimit error if a shard raised it, or None."""
         refusal, tokens = None, Tokens(self.queue)
         if self.wanted.attempt_id is None and not tokens.may_be_left():
             return [], refusal

@@ -131,7 +131,7 @@ class QueuePass:
     """Seconds for which files are kept for readers; see ``compact_root``. None for the default."""
 
     def run(self, elsewhere: bool = False) -> Passed:
-        """Makes the pass, if the queue exists. ``elsewhere`` is True on another machine: refuses network disks."""
+        """Makes the pass, if the queue exists. On another machine (``elsewhere``), refuses network disks."""
         summary = CompactionSummary(self.queue, self.region)
         with summary.step("compaction", last=True):
             if elsewhere:

@@ -278,7 +278,7 @@ def _look(process: ConsumerProcess) -> Remedy:
 
 
 def _end(process: ConsumerProcess) -> Remedy:
-    """Returns the command that ends a process. `lakequeue consume` waits for its drain timeout, 30 seconds."""
+    """Returns the command that ends a process. `lakequeue consume` takes up to its drain timeout, 30 seconds."""
     ends = f"on {process.host} ends it"
     if process.dumps:
         ends += " within 30s, unless --drain-timeout is longer, and hands its messages back; kill -9 if it stays"

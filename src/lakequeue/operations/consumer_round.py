@@ -22,9 +22,7 @@ from lakequeue.shard.commands import Claim
 
 @attrs.frozen
 class Exchanged:
-    """The outcome of each receipt (None or an error), and the claimed messages. ``refused``: error of the
-    claim.
-    """
+    """The outcomes of receipts (None or an error), and claimed messages. ``refused`` is an error of the claim."""
 
     errors: Sequence[QueueServiceError | QueueClientError | None]
     messages: Sequence[Message] = ()

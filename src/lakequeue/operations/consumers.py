@@ -22,7 +22,7 @@ from lakequeue.shard.peek import Holding
 from lakequeue.storage import consumer_files
 
 Running = Mapping[str, Sequence[ConsumerFile]]
-"""Last reports of running and killed consumers. The key is that of a queue from which they receive."""
+"""Last reports of running and killed consumers, by the key of each queue from which they receive."""
 
 _log = logging.getLogger("lakequeue")
 
@@ -84,7 +84,7 @@ def _merged(held: Mapping[str | None, Holding], files: Iterable[ConsumerFile]) -
 def all_consumers(
     queues: Sequence[OpenQueue], running: Running
 ) -> Iterator[list[ActiveConsumer] | LakeQueueError]:
-    """Yields for each queue its consumers, or the error of the read. Reads several queues at a time."""
+    """Yields the consumers of each queue, or the error of the read. Reads several queues concurrently."""
     yield from or_errors(lambda queue: consumers(queue, running), queues)
 
 
@@ -140,7 +140,7 @@ def report_consumer(queue: OpenQueue, number: str, content: ConsumerFile) -> Non
 
 @attrs.frozen
 class StoreUse:
-    """Requests to the object store by kind, and received messages, of all running consumers since they started."""
+    """Numbers of object store requests by kind, and of received messages, for all running consumers."""
 
     requests: Mapping[str, int]
     received: int

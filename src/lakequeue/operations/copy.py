@@ -206,7 +206,7 @@ class ShardCopies:
         return shard.log.transactions.get(app_id, 0) >= manifest.version
 
     def _copy_files(self) -> list[Place]:
-        """Copies files that the target lacks. Returns shards of which files were removed before the copy."""
+        """Copies files that the target lacks. Returns the shards whose files were removed meanwhile."""
         self._find_unfinished()
         tables = [(place, shard.ledger) for place, shard in self._shards.items()]  # their files go first
         tables += [(place, shard.log) for place, shard in self._shards.items()]

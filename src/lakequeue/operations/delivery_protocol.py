@@ -48,7 +48,7 @@ class DeliverySnapshot(Protocol):
     def search(self, delivery: DeliveryIdentity) -> tuple[int, str | None] | None: ...
     def append(self, delivery: DeliveryIdentity, rows: Any, merge_schema: bool) -> None: ...
     def block(self, *deliveries: DeliveryIdentity) -> None:
-        """Blocks the rows of these deliveries in one commit. Each delivery must have another application id."""
+        """Blocks the rows of these deliveries in one commit. Their application ids must all differ."""
         ...
 
 
@@ -88,7 +88,7 @@ class DeliveryMarks(Protocol):
         ...
 
     def record(self, table_id: str) -> str | None:
-        """Records the table's id if the ledger has none. Returns the ledger's id, or None without the mark."""
+        """Records the table's id if there is none. Returns the ledger's id, or None if the mark is gone."""
         ...
 
     def delete(self) -> LeaseCounts: ...
@@ -117,7 +117,7 @@ class DeliveryStatus(Enum):
 
 
 def state_of(snapshot: DeliverySnapshot, delivery: DeliveryIdentity) -> DeliveryStatus:
-    """Returns the state of a delivery (TAB-25). Open the table anew for ``snapshot``."""
+    """Returns the state of a delivery (TAB-25). The snapshot must come from a newly opened table."""
     version = snapshot.delivered(delivery.app_id)
     if version < delivery.version:
         return DeliveryStatus.OPEN
@@ -247,8 +247,8 @@ def close(opened: OpenedDeliveryTable, delivery: DeliveryIdentity) -> tuple[Deli
 
 
 def block_all(table: DeliveryTable, deliveries: Sequence[DeliveryIdentity]) -> None:
-    """Blocks these deliveries by one commit, and with each all earlier deliveries of its slot (TAB-11). No two
-    deliveries may have the same slot. Raises TableUnavailable.
+    """Blocks these deliveries, and all earlier deliveries of their slots, in one commit (TAB-11). Each delivery
+    must have a slot of its own. Raises TableUnavailable.
     """
     reason = ""
     for _ in range(_TRIES):

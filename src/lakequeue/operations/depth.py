@@ -91,7 +91,7 @@ class Depth:
         return sent / seconds, (sent - (self.stored - before.stored)) / seconds
 
     def stay_since(self, before: Depth) -> float | None:
-        """Returns the average seconds that messages waited (Little's law). None if no message was consumed."""
+        """Returns the average seconds from visible to deleted (Little's law). None if no message was deleted."""
         _, consumed = self.rates_since(before)
         waiting = sum(each.counts.visible + each.counts.in_flight for each in (before, self)) / 2
         return waiting / consumed if consumed is not None and consumed > 0 else None

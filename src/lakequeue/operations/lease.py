@@ -230,7 +230,7 @@ def delete(leased: LeasedMessages, kept: Mapping[str, str | None] = _NONE_KEPT) 
 def failures_of(
     leased: LeasedMessages, failed: Mapping[str, str | None]
 ) -> dict[int, dict[int, DeadLetterReason]]:
-    """Returns failures by shard and offset. Raises like ``delete``, whose argument ``kept`` is ``failed``."""
+    """Returns failures by shard and offset. Accepts and raises the same as ``delete`` does for ``kept``."""
     queue = leased.queue
     offsets: dict[int, dict[int, str | None]] = {}
     for text, shard, offset in _offsets_of_ids(leased, {text for text in failed if is_message_id(text)}):
@@ -326,7 +326,7 @@ def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
 
 
 def resumed(queue: OpenQueue, lease_id: str, timeout: float | None) -> LeasedMessages | None:
-    """Extends the lease of an interrupted batch. None if it has ended, or if a delivery table decides (TAB-31)."""
+    """Extends and returns the lease of an interrupted batch. None if ended, or if the table decides (TAB-31)."""
     leased = held(queue, lease_id)
     if leased is None:
         return None

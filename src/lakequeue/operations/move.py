@@ -76,7 +76,7 @@ class DeadLetterMoves:
                 self._find(policy.dead_letter_queue)
 
     def claim(self, shard: OpenShard, look: float, command: Claim) -> Result:
-        """Claims messages of a shard, and moves found dead letters. For ``look``, see ``ShardLedger.command``."""
+        """Claims a shard's messages, and moves its dead letters. For ``look``, see ``ShardLedger.command``."""
         brought, damaged = None, False
         while True:
             targets: dict[str, Destination | None] = {**self.queue.dead_letter_queues, **self._missing}
@@ -215,7 +215,7 @@ def _targets(
     only: Destination | None,
     check: Callable[[str], object],
 ) -> dict[Destination, list[int]]:
-    """Returns the offsets to redrive, by destination: ``only``, or if None the source queue of each message."""
+    """Returns offsets to redrive by destination. Without ``only``, each message goes to its source queue."""
     rows = range(len(batch.offsets)) if predicate is None else predicate.select(batch.table(predicate.columns))
     # messages that were redriven stay here
     dead_letters = pc.is_valid(batch.rows["source_receive_count"])

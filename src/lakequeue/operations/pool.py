@@ -15,7 +15,7 @@ _U = TypeVar("_U")
 
 
 def concurrently(call: Callable[[_T], _U], items: Sequence[_T]) -> Iterator[_U]:
-    """Yields the result of ``call`` for each item, in order. Up to ``CONCURRENT`` calls run ahead."""
+    """Yields the result of ``call`` for each item, in order. Up to ``CONCURRENT`` calls run at a time."""
     if len(items) < 2:
         yield from map(call, items)
         return

@@ -71,7 +71,7 @@ class Room(Protocol):
         ...
 
     async def wait(self, size: int) -> None:
-        """Waits until ``size`` bytes are free, and reserves them. After an error, the messages become visible."""
+        """Waits until ``size`` bytes are free, and reserves them. If this fails, the messages become visible."""
         ...
 
 
@@ -106,7 +106,7 @@ class _Poll:
     deadline: Callable[[], int]
     """Returns when the wait ends, in microseconds. Called after each poll, because attributes may change."""
     refuse_late: bool
-    """True if OverLimit is raised after a wait, too, if the in-flight limit is reached (INF-7)."""
+    """True if a receive raises OverLimit at the in-flight limit even after it has waited (INF-7)."""
     request: Request
 
 
@@ -119,7 +119,7 @@ class _Claimed:
     parts: Sequence[ClaimedPart]
     refusal: OverLimit | None
     left_nothing: bool
-    """True if no message was left after the claim that another process could have claimed."""
+    """True if, after the claim, no message was left for another process to claim."""
 
     @property
     def own(self) -> list[ClaimedPart]:

@@ -145,7 +145,7 @@ def relations(root: Root, now: datetime | None, as_of: datetime | None) -> dict[
 def of_queues(
     root: Root, queues: Sequence[QueueRow], now: datetime | None, as_of: datetime | None = None
 ) -> dict[str, Relation]:
-    """Returns the relations, with only these queues. The relation ``stats`` still covers the whole root."""
+    """Returns relations that show only these queues. The relation ``stats`` still covers the whole root."""
     tables = _RootTables(root, now or as_of, as_of, queues)
     return _relations(tables) | {name: Relation(JUDGED, tables, name) for name in ("messages", "history")}
 
@@ -177,7 +177,7 @@ def shown_queues(root: Root, now: datetime | None, as_of: datetime | None) -> li
 
 
 def queues_at(root: Root, as_of: datetime, now: datetime | None = None) -> list[QueueRow]:
-    """Returns the queues at ``as_of``. Raises InvalidParameterValue, or QueueClientError if the log is shorter."""
+    """Returns the queues at ``as_of``. Raises InvalidParameterValue; QueueClientError if the log begins later."""
     known = {row.key for row in shown_queues(root, now, as_of) if row.created_at <= to_micros(as_of)}
     if not known:
         return []

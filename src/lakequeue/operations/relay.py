@@ -65,7 +65,7 @@ class RelayOptions:
 
 
 def relay(queue: OpenQueue, wanted: RelayOptions) -> SentRows:
-    """Sends the rows of all versions that were not sent yet. Returns the number of messages of this call."""
+    """Sends the rows of all versions that were not sent yet. Returns how many messages this call sent."""
     if is_inside(wanted.table, queue.root.path):
         raise InvalidOptions([f"table {wanted.table} is in the root, where only lakequeue's tables are"])
     queue.reload()  # raises if the queue was deleted
@@ -108,7 +108,7 @@ class _TableRelay:
         return SentRows(self._sent, self._refused)
 
     def _position(self, newest: SourceVersion) -> int:
-        """Returns how far the queue's log shows the relay. If ``start`` is further, first moves there."""
+        """Returns the position of the relay in the queue's log. First moves the position to a later ``start``."""
         done, start = last_version(self._queue, self._app_id), self._wanted.start
         path = stream_id(f"relay-of-{_digest(self._source.path)[:32]}")
         of_path = int(_digest(newest.id)[:13], 16) + 1

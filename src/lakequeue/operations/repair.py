@@ -182,7 +182,7 @@ def _repair_shard(
 
 
 def _deliverable(rows: LedgerRows | RepairedLedger, end: int, low: int = 0) -> SpanSet:
-    """Returns the offsets in ``low`` to ``end`` - 1 of messages that a ledger has neither deleted nor purged."""
+    """Returns the offsets from ``low`` to below ``end`` whose messages were neither deleted nor purged."""
     found, fresh = SpanSet((run.first, run.last) for run in sorted(rows.runs)), rows.head.head_offset
     if fresh < end:
         found.add(fresh, end - 1)
@@ -198,7 +198,7 @@ class _Before:
     newest: bool
     """False if the messages are from an older ledger, so that newer receives and deletions are unknown."""
     found: FoundShard
-    """What was found of the shard before the repair."""
+    """State of the shard before the repair."""
 
     def correct(self, blank: Sequence[Range], end: int, twice: int) -> None:
         """Removes the messages in ``blank``, which have no body. Adds ``twice`` messages from offset ``end`` on,

@@ -20,7 +20,7 @@ from lakequeue.storage.roots import local_path
 LOW_BYTES, LOW_FILES = 10 * 2**30, 100_000
 """Numbers of free bytes and free files below which a disk counts as short of space; see ``Space``."""
 FULL_BYTES = 2**20
-"""Free bytes below which a disk counts as full, because a commit with large bodies may need them."""
+"""Free bytes below which a disk counts as full, because a commit with large bodies may need as many."""
 COMMIT_BYTES = 8 * 2**10
 """Free bytes that every commit needs at least, because it writes two files in blocks of 4 KiB."""
 OTHERS_SHARE = 0.5

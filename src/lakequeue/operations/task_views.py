@@ -61,7 +61,7 @@ def found_by(relation: str) -> pa.Schema:
 
 @lru_cache(maxsize=256)
 def _log_at(store: Store, path: str, version: int) -> ShardLog:
-    """Returns a shard's log at a version; if trimmed, the newest log, because files stay for 24 hours."""
+    """Returns a shard's log at a version. If the version was trimmed, returns the newest log."""
     try:
         table: Table = past_versions.opened(store, path, version)
     except FileNotFoundError:  # trimmed since

@@ -118,7 +118,7 @@ class Steps:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Runs a commit. A failure after a commit of the call raises QueueClientError (``outcome_unknown``)."""
+        """Runs a commit. On failure, raises QueueClientError (``outcome_unknown``) if an earlier commit landed."""
         try:
             yield
         except QueueDoesNotExist:

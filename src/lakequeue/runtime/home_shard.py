@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 ELSEWHERE_EVERY = 16
 """Of this many receives, one starts at another shard than the home. Even one consumer thus serves all shards."""
 _ALONE = 0.125
-"""The strain of a home counts lost races. A commit without a lost race lowers the strain by this number."""
+"""Amount by which a commit without lost races lowers the strain of the home. A lost race adds 1."""
 _LEAST, _MOST = 2.0, 64.0
 """Lowest and highest limit of the strain. At the limit, the home moves. The limit doubles if no shard is free."""
 _QUIET = 64
@@ -51,7 +51,7 @@ class HomeShard:
         return self._from(self._chance.randrange(self._shards))
 
     def elsewhere(self) -> int | None:
-        """Returns None, but in one of ``ELSEWHERE_EVERY`` calls a shard that is tried before the home."""
+        """Returns a shard to try before the home in one of ``ELSEWHERE_EVERY`` calls, and otherwise None."""
         with self._lock:
             self._receives += 1
             if self._receives % ELSEWHERE_EVERY or self._shards == 1:

@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 
 @attrs.frozen
 class CommonCommit:
-    """This process must commit its own request, and the requests ``others``: ids and commands, oldest first."""
+    """Answer of ``turn``: this process must commit its request, and ``others`` (ids, commands), oldest first."""
 
     others: Sequence[tuple[str, Sequence[Command]]]
 

@@ -38,7 +38,7 @@ BLOCKED = 0.4
 OVERFLOW = -1
 """Watch number of the inotify event which says that the system has dropped events."""
 FORGOTTEN = 60.0
-"""Seconds without a waiting receive, after which a queue is dropped once a receive waits on a new queue."""
+"""Seconds for which an unused queue is kept. Later, a wait on a new queue drops the unused queue."""
 
 
 @attrs.define(eq=False)

@@ -32,7 +32,7 @@ _log = logging.getLogger("lakequeue")
 
 
 class OpenQueue:
-    """One incarnation of a queue. Thread-safe.
+    """One incarnation of a queue. A queue that is created again is another incarnation. Thread-safe.
 
     Attributes:
         row: the queue's row in the catalog, as last read.
@@ -175,7 +175,7 @@ class OpenQueue:
             self.announce_attributes()  # the last change was interrupted before it reached the log
 
     def catch_up(self) -> bool:
-        """If shards have newer attributes than the catalog, adopts these, and returns True (DUR-7)."""
+        """Adopts the attributes of the shards if these are newer than the catalog's. Then returns True (DUR-7)."""
         heads = [shard.ledger.query(lambda machine: machine.head) for shard in self.shards]
         head, known = max(heads, key=lambda each: each.attributes_version), self.row
         version = max(head.attributes_version, *(shard.sender.attributes_version() for shard in self.shards))

@@ -40,8 +40,8 @@ def in_home_order(shards: Sequence[OpenShard], home: HomeShard) -> Sequence[int]
 
 
 def look_at(shards: Sequence[OpenShard]) -> float:
-    """Reads all given shards on an object store concurrently. Returns the read's sequence number, with which later
-    commands and queries skip their own reads. On a local disk, or for a single shard, returns infinity.
+    """Reads all given shards on an object store concurrently. Returns a sequence number. Commands and queries that
+    get this number need no read of their own. On a local disk, or for a single shard, returns infinity.
     """
     folder = shards[0].tables.engine.store.folder(shards[0].tables.receipts) if len(shards) > 1 else None
     if folder is None or folder.local is not None:

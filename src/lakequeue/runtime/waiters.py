@@ -34,7 +34,7 @@ class WatchedPlace(Protocol):
         ...
 
     def found_nothing(self, changes: int, seconds: float | None) -> None:
-        """Records a poll without messages. Expects none for ``seconds``, or until a change if this is None."""
+        """Records a poll without messages. None is due for ``seconds``, or, if None, before the logs change."""
         ...
 
 
