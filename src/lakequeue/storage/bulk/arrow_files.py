@@ -34,7 +34,7 @@ PARTS = 16
 
 
 def check_order(schema: pa.Schema, order_by: str | None) -> None:
-    """Raises InvalidParameterValue if values of the column ``order_by`` cannot be compared."""
+    """Raises InvalidParameterValue if the column ``order_by`` has a type whose values have no order."""
     if order_by is None:
         return
     type_ = schema.field(order_by).type
@@ -48,7 +48,7 @@ def check_order(schema: pa.Schema, order_by: str | None) -> None:
 
 
 def sorted_by_group(rows: Iterable[pa.RecordBatch], fifo: Fifo) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
-    """Sorts the rows of a FIFO queue by message group, in parts on disk. Yields each part's shard and rows."""
+    """Sorts the rows of a FIFO queue by group, in parts on disk. Yields the shard and the rows of each part."""
     parts = fifo.shards * -(-PARTS // fifo.shards)
     with tempfile.TemporaryDirectory(prefix="lakequeue-groups-") as directory:
         paths: dict[int, str] = {}
@@ -88,19 +88,19 @@ def _sorted(rows: pa.Table) -> Iterator[pa.RecordBatch]:
 FILE = 256 << 20
 """Approximate bytes of rows in one file of a standard queue. With several shards, files are smaller."""
 _ROWS_OF_A_PARTITION = 33
-"""Number of low bits for a row's position in its partition. The higher bits of a row number hold the partition."""
+"""Number of bits for a row's position in its partition. In a row number, the partition has the higher bits."""
 
 
 @attrs.frozen
 class Written:
-    """Results of writing one partition.
+    """Result of writing one partition.
 
     Attributes:
-        files: one file for each priority. Empty without rows, or if a broken rule ends the send.
+        files: one file for each priority. Empty if there were no rows, or if a wrong row ends the send.
         given: names of the columns that the rows have.
         broken: number of rows that break each rule, by rule name.
-        refused: file of the rows that break rules, if such rows are diverted.
-        refused_rows: number of rows that break any rule, diverted or dropped.
+        refused: file of the rows that break rules. None if there are none, or if they are dropped.
+        refused_rows: number of rows that break a rule and were diverted or dropped.
     """
 
     files: Sequence[DataFile]
@@ -117,7 +117,7 @@ def write_partition(
     batches: Iterable[pa.RecordBatch],
     in_order: bool = False,
 ) -> Written:
-    """Checks and writes one partition of a bulk send. Holds about one row group in memory.
+    """Checks the rows of a partition and writes them to files. Holds about one row group in memory.
 
     Args:
         partition: number of the partition. If a partition is written twice, pass only one result to ``gather``.
@@ -135,9 +135,10 @@ def write_partition(
 
 
 def gather(tables: Folder, staging: Staging, written: Sequence[Written], in_order: bool = False) -> Manifest:
-    """Returns the manifest of a bulk send, with the files of all partitions in order. Commits nothing.
+    """Returns the manifest of a bulk send, which lists the files of all partitions in order. Commits nothing.
 
-    With ``bad_rows``, drops or diverts rows that break rules. Sorts the rows of a FIFO queue, unless ``in_order``.
+    Rows that break rules are dropped or diverted if ``staging.bad_rows`` is set. Rows of a FIFO queue are sorted,
+    unless ``in_order`` is True.
 
     Raises:
         InvalidParameterValue: rows break a rule. No file is left.
@@ -169,7 +170,7 @@ def _settle(
     broken: Mapping[str, int],
     refused: Sequence[DataFile | None],
 ) -> None:
-    """Drops or diverts rows that break rules. Without ``bad_rows``, raises the error for these rows."""
+    """Drops or diverts the rows that break rules. Raises the rules' error if ``bad_rows`` is None."""
     if staging.bad_rows is None:
         staging.rules.refuse(given, broken)
     elif broken:
@@ -179,7 +180,7 @@ def _settle(
 
 
 def stage(tables: Folder, staging: Staging, batches: Iterable[pa.RecordBatch]) -> tuple[Manifest, int]:
-    """Checks and writes rows, but commits nothing. Returns the manifest, and the number of refused rows."""
+    """Checks rows and writes files, but commits nothing. Returns the manifest and the number of refused rows."""
     messages = staging.messages(tables)
     checked = CheckedRows(messages, staging, 0, batches)
     refused = checked.refused
@@ -202,7 +203,7 @@ def stage(tables: Folder, staging: Staging, batches: Iterable[pa.RecordBatch]) -
 
 
 def _cut(pieces: Iterator[pa.RecordBatch], size: int) -> Iterator[Iterator[pa.RecordBatch]]:
-    """Groups rows into files of about ``size`` bytes. The caller must read a whole file before the next one."""
+    """Divides pieces into files of about ``size`` bytes. Read all pieces of a file before asking for the next."""
 
     def of_file(first: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         taken = first.nbytes
@@ -215,7 +216,7 @@ def _cut(pieces: Iterator[pa.RecordBatch], size: int) -> Iterator[Iterator[pa.Re
 
 
 class CheckedRows:
-    """Checks, numbers and yields the rows of a partition. Rows that break rules go to ``refused``."""
+    """Iterates over the rows of a partition that keep all rules, and numbers them. ``refused`` gets the others."""
 
     def __init__(
         self, messages: Folder, staging: Staging, partition: int, batches: Iterable[pa.RecordBatch]
@@ -255,7 +256,7 @@ class CheckedRows:
 def write_sorted(
     messages: Folder, staging: Staging, rows: Iterable[pa.RecordBatch], check: Callable[[], None] = lambda: None
 ) -> list[DataFile]:
-    """Writes the rows of a FIFO queue by message group. Calls ``check``, which may raise, before each part."""
+    """Writes the rows of a FIFO queue, sorted by message group. ``check`` may raise before a part is written."""
     fifo = staging.rules.fifo
     assert fifo is not None
     files: list[DataFile] = []
@@ -296,7 +297,7 @@ def _by_priority(rows: pa.RecordBatch, rules: RowRules) -> Iterator[tuple[int, p
 
 @contextmanager
 def _writing(file: NumberedFile, staging: Staging) -> Iterator[Callable[[pa.RecordBatch], None]]:
-    """Yields a function that writes a piece of rows into the file, in another thread."""
+    """Yields a function that writes rows to the file. The function writes in another thread."""
     writing = None
     with ThreadPoolExecutor(1) as thread:  # compresses a piece while the next one is checked
 
@@ -313,7 +314,7 @@ def _writing(file: NumberedFile, staging: Staging) -> Iterator[Callable[[pa.Reco
 
 
 def _stored(rows: pa.RecordBatch, staging: Staging) -> pa.Table:
-    """Returns the rows with all columns of the table ``messages`` except partition columns."""
+    """Returns the rows with the columns that a file of the table ``messages`` has."""
     rules, count = staging.rules, len(rows)
     columns = {
         "message_id": _message_ids(staging.key.files, rows[NUMBER].to_numpy()),
@@ -360,7 +361,7 @@ def _content_ids(given: pa.Array, bodies: pa.Array) -> pa.Array:
 
 
 def _spill(messages: Folder, staging: Staging, partition: int, rows: Iterator[pa.RecordBatch]) -> list[DataFile]:
-    """Writes numbered rows into a temporary file, for sorting. Returns an empty list if there are no rows."""
+    """Writes numbered rows to a temporary file, which is sorted later. Returns no file if there are no rows."""
     path = f"{staging.folder}/{staged_files.new_name(partition, 'spilled')}"
     first, count = next(rows, None), 0
     if first is None:

@@ -56,7 +56,7 @@ def columns_of(schema: pa.Schema) -> list[tuple[str, str]]:
 
 
 def type_name(type_: pa.DataType) -> str:
-    """Returns Spark's name of an Arrow type, or else Arrow's name. A list of key-value pairs counts as a map."""
+    """Returns the name that Spark gives to an Arrow type. Without one, returns Arrow's name of the type."""
     if pa.types.is_dictionary(type_):
         return type_name(type_.value_type)
     if pa.types.is_map(type_):
@@ -90,7 +90,6 @@ def normalized(batches: Iterable[pa.RecordBatch], rules: RowRules) -> Iterator[p
 
 
 def _pieces(rows: pa.RecordBatch, rules: RowRules) -> Iterator[pa.RecordBatch]:
-    """Yields converted rows, in pieces of at most about one row group."""
     try:
         converted = _converted(rows, rules)
     except pa.ArrowInvalid as error:
@@ -135,7 +134,7 @@ def _converted(rows: pa.RecordBatch, rules: RowRules) -> pa.RecordBatch:
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    """Returns a column without dictionaries or views, because some functions of Arrow refuse both."""
+    """Returns a column as plain text or bytes, because some functions of Arrow refuse dictionaries and views."""
     if pa.types.is_dictionary(column.type):
         values = _plain(column.dictionary)
         return pa.DictionaryArray.from_arrays(column.indices, values).dictionary_decode()
@@ -172,13 +171,13 @@ def _attributes(column: pa.Array) -> pa.MapArray:
 
 _REFUSED = r"[\x00-\x08\x0B\x0C\x0E-\x1F\x{FFFE}\x{FFFF}]"
 ALLOWED = r"[\t\n\r\x20-\x{D7FF}\x{E000}-\x{FFFD}\x{10000}-\x{10FFFF}]"
-"""Regular expression for one allowed character of a message."""
+"""Regular expression that matches one character, if messages may contain this character."""
 _ALLOWED_CONTROLS = (0x09, 0x0A, 0x0D)
 _FIRST_BYTE_OF_NONCHARACTERS = 0xEF
 
 
 def has_refused(bodies: pa.StringArray) -> pa.Array:
-    """Returns a mask that is True for texts with control characters or noncharacters."""
+    """Returns True for each text that has a character that messages must not contain."""
     if not _suspicious(bodies):
         return pa.repeat(False, len(bodies))
     return pc.match_substring_regex(bodies, _REFUSED)
@@ -203,7 +202,7 @@ _TYPE = r"^(String|Number|Binary)(\.[^\x00-\x1f]+)?$"
 
 
 def broken_rows(rows: pa.RecordBatch, given: Collection[str], rules: RowRules) -> dict[str, pa.Array]:
-    """Returns, for each broken rule, a mask of the wrong rows. ``given``: columns that the caller sent."""
+    """Returns a mask of the rows that break a rule, for each broken rule. ``given`` names the sent columns."""
     found = {rule.name: _CONDITIONS[rule.name](rows, given, rules) for rule in rules.of(given)}
     return {name: which for name, which in found.items() if pc.any(which).as_py()}
 
@@ -262,7 +261,7 @@ def _attribute_bytes(attributes: pa.MapArray) -> pa.Array:
 
 
 def _attributes_refused(attributes: pa.MapArray) -> npt.NDArray[np.bool_]:
-    """Returns a mask that is True for rows with too many, invalid or repeated attributes."""
+    """Returns True for each row whose message attributes are too many, invalid or repeated."""
     entries, place = _entries(attributes)
     good = pc.fill_null(_allowed(entries), False).to_numpy(zero_copy_only=False)
     bad = np.bincount(place[~good], minlength=len(attributes)) > 0

@@ -36,13 +36,13 @@ _log = logging.getLogger("lakequeue")
 _INPUT = [*(layout.MESSAGES.field(name) for name in INPUT_COLUMNS), pa.field(PRIORITY, pa.float64())]
 _REFUSED = pa.schema([("reason", pa.string()), *_INPUT])
 COLUMNS = pa.schema([("queue", pa.string()), ("refused_at", layout.INSTANT), *_REFUSED])
-"""Columns of the table for diverted rows. ``reason`` names all rules that the row breaks."""
+"""Columns of the table that gets diverted rows. The column ``reason`` names all rules that the row breaks."""
 
 OnBadRow = Literal["fail", "drop", "divert"]
 
 
 def option_problems(on_bad_row: str, table: str | None) -> list[str]:
-    """Returns texts about wrong values of the options ``onBadRow`` and ``badRows``. Empty if both are valid."""
+    """Returns a text for each wrong value of the options ``onBadRow`` and ``badRows``."""
     known = get_args(OnBadRow)
     if on_bad_row not in known:
         return [f"option onBadRow is {on_bad_row}, it must be {', '.join(known[:-1])} or {known[-1]}"]
@@ -53,7 +53,7 @@ def option_problems(on_bad_row: str, table: str | None) -> list[str]:
 
 @attrs.frozen
 class BadRows:
-    """Treatment of rows that break a rule. The rows are diverted to ``table``, or dropped if ``table`` is None."""
+    """What happens to rows that break a rule. They are written to ``table``, or dropped if ``table`` is None."""
 
     queue: str
     store: Store
@@ -72,14 +72,14 @@ class BadRows:
             raise InvalidOptions([f"option badRows: {self.table} is a table of other columns than {expected}"])
 
     def divert(self, messages: Folder, files: Sequence[DataFile], key: SendKey, by: str, said: str) -> None:
-        """Adds refused rows to ``table`` in one commit, and removes the files of these rows.
+        """Adds refused rows to ``table`` in one commit, removes their files, and logs a warning.
 
-        Without a table, only logs the refused rows. Call ``divert`` before ``write_manifest``.
+        If ``table`` is None, only logs the warning. Call this method before ``write_manifest``.
 
         Args:
             files: files from ``RefusedRows``.
             by: text that names the queue and its rules. A repetition of the send has equal ``key`` and ``by``.
-            said: text for the program's log, with the broken rules and their numbers of rows.
+            said: the broken rules with their numbers of rows, for the warning.
         """
         if self.table is not None:
             app_id = f"{key.app_id}-refused-{hashlib.sha256(by.encode()).hexdigest()[:16]}"
@@ -118,7 +118,7 @@ class RefusedRows:
     def removed_from(
         self, rows: pa.RecordBatch, broken: Mapping[str, pa.Array], rules: Sequence[Rule]
     ) -> pa.RecordBatch:
-        """Removes the rows that break rules. ``broken``: for each broken rule, a mask of its rows."""
+        """Returns the rows without those that break rules. ``broken`` has a mask of wrong rows for each rule."""
         said = [
             pc.if_else(pc.fill_null(broken[rule.name], False), f"{rule.of_one}; ", "")
             for rule in rules

@@ -1,6 +1,7 @@
-"""Sends many rows as files, which are written once, and then committed to each shard.
+"""Sends many rows at once. The rows are written to files, and then each shard commits its files.
 
-Each commit has the send's application id. Any process can commit files that an interrupted send left.
+Each commit sets the application id of the send. If a send is interrupted, another process can commit the rest of
+its files.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ UNFINISHED = 60.0
 """Seconds after which other processes may complete an interrupted bulk send."""
 
 Stage = Callable[[Folder, Staging], Manifest]
-"""Function that checks and writes the rows of a send, and returns the manifest. It may run in any process."""
+"""Function that checks the rows of a send, writes them to files, and returns the manifest. Runs in any process."""
 
 
 def send_rows(target: SendTarget, key: SendKey, stage: Stage, order_by: str | None = None) -> int:
@@ -78,7 +79,7 @@ def send_rows(target: SendTarget, key: SendKey, stage: Stage, order_by: str | No
 
 
 def abandoned(target: SendTarget) -> list[Manifest]:
-    """Returns bulk sends that reached some of their shards, but not all. Skips sends younger than a minute."""
+    """Returns the sends that were committed to some of their shards only, and are at least a minute old."""
     found, opened = [], cache(target.open)
     for manifest in manifests.manifests(target.tables):
         if time.time() - manifest.written_at < UNFINISHED:
@@ -90,7 +91,7 @@ def abandoned(target: SendTarget) -> list[Manifest]:
 
 
 def sweep_manifests(target: SendTarget) -> dict[int, list[str]]:
-    """Removes old manifests. Keeps sends that reached only some shards, and returns their files by shard."""
+    """Removes old manifests, except of sends that some shards lack. Returns the files of these sends, by shard."""
     waiting_files: dict[int, list[str]] = {}
     opened = cache(target.open)
     for manifest in manifests.manifests(target.tables):

@@ -1,6 +1,6 @@
-"""Commits the files of a bulk send to one shard. The commit sets the offsets of the messages.
+"""Commits the files of a bulk send to one shard. The commit gives the messages their offsets.
 
-A lost race costs another commit, but the files are not written again. No lock is held while files are written.
+If the commit loses a race, it is repeated with the same files. Files are written without a lock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lakequeue.storage.engines.data_files import DataFile, placed
 from lakequeue.storage.engines.transaction import Answer, Answered, Change, Committed, Decision, Ids, transact
 
 PATIENCE = 4
-"""Maximum attempts to remove duplicates while small sends go on. Small sends wait during the last attempt."""
+"""Maximum attempts to find duplicates while the process sends small batches. Then the small sends must wait."""
 
 
 class ShardCommit:
@@ -38,8 +38,9 @@ class ShardCommit:
             self._duplicates = Duplicates(self._table.folder, self._staged, by_group, purged)
 
     def commit(self, reached_another: bool) -> int:
-        """Adds the files. Returns the number of new messages. ``reached_another``: True if another shard already
-        has the send.
+        """Commits the files. Returns the number of new messages.
+
+        If another shard already has the send (``reached_another``), old attributes or files are no error.
         """
         table = self._table
         for patient in [*[True] * PATIENCE, False]:
@@ -65,7 +66,7 @@ class ShardCommit:
         self._duplicates.files()
 
     def _decide(self, patient: bool, reached_another: bool, _: int) -> Decision[int | None]:
-        """Decides which files to add. If ``patient``, answers None if new duplicates must be removed first."""
+        """Decides which files to commit. Answers None if the caller must first remove new duplicates."""
         table, manifest, files, here = self._table, self._manifest, self._staged, self._target.here
         instant = here.now()
         if manifest.reached(table):

@@ -25,12 +25,12 @@ Mask = npt.NDArray[np.bool_]
 
 
 def opened_at(table: Table, now: int) -> int:
-    """Returns the send time of a commit: the later of ``now`` and the last stored message's send time."""
+    """Returns the send time for a commit at ``now``, which is never before the send time of stored messages."""
     return max(now, table.transaction(layout.CLOCK_ID))
 
 
 def without_repeats(messages: Folder, files: Sequence[DataFile], by_group: bool) -> list[DataFile]:
-    """Returns the files without messages that repeat a deduplication id. Rewrites files that have repetitions."""
+    """Rewrites files that repeat a deduplication id, so that only the first message of each id is left."""
     keys = [_keys(messages.rows(file.path, file.size, _KEY), by_group) for file in files]
     if not keys:
         return []
@@ -48,13 +48,13 @@ def without_repeats(messages: Folder, files: Sequence[DataFile], by_group: bool)
 
 
 class Duplicates:
-    """Removes staged messages whose deduplication id was sent in the last five minutes."""
+    """Removes staged messages if their deduplication id was sent to the queue in the last five minutes."""
 
     def __init__(
         self, messages: Folder, staged: Sequence[DataFile], by_group: bool, purged: Callable[[], int]
     ) -> None:
-        """``purged`` returns the first offset after the last purge. Messages before that offset are no duplicates
-        (DDP-13).
+        """Reads the ids of the staged files. ``purged`` returns the first offset after the last purge. A message
+        that was purged makes no other message a duplicate (DDP-13).
         """
         self._messages = messages
         self._by_group = by_group
@@ -67,7 +67,7 @@ class Duplicates:
         self._written: dict[str, tuple[Mask, DataFile]] = {}
 
     def check(self, table: Table, now: int) -> bool:
-        """Looks for duplicates in the loaded snapshot. Returns True if ``files`` still returns the same list."""
+        """Reads the messages that were sent meanwhile. Returns False if they change the result of ``files``."""
         instant = opened_at(table, now)
         self._follow(table, instant - WINDOW)
         sent = self._sent.filter(pc.greater(self._sent["sent_at"], instant - WINDOW))
@@ -107,7 +107,7 @@ class Duplicates:
 
 
 def _keys(rows: pa.Table, by_group: bool) -> pa.ChunkedArray:
-    """Returns deduplication ids. With ``by_group``, joins each id with its message group (DDP-2, DDP-14)."""
+    """Returns deduplication ids. If ``by_group`` is True, the message group is part of the id (DDP-2, DDP-14)."""
     ids = rows["dedup_id"].cast(pa.large_string())
     if not by_group:
         return ids
@@ -116,7 +116,6 @@ def _keys(rows: pa.Table, by_group: bool) -> pa.ChunkedArray:
 
 
 def _sent_after(table: Table, first: int, horizon: int, by_group: bool) -> pa.Table:
-    """Returns messages from offset ``first`` on that have a deduplication id and were sent after ``horizon``."""
     parts = [_SENT.empty_table()]
     for begin, sent, rows in sent_after(table, first, horizon):
         offsets = np.arange(begin, begin + len(sent))

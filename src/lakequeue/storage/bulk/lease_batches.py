@@ -35,9 +35,9 @@ SEQUENCE_NUMBER = """
 """
 """SQL expression for ``sequence_numbers.sequence_number``, with columns ``shard`` and ``offset`` (SEQ-1)."""
 MAX_PREDICATES = 64
-"""Maximum number of ranges in a Spark filter. More ranges would slow down Spark's planner."""
+"""Maximum number of ranges in a Spark filter, because more ranges would make Spark's planner slow."""
 _BUCKET = 8
-"""Number of low bits of a position to drop. Spark joins messages with ranges by the remaining bits."""
+"""Spark joins messages with ranges by their position, divided by two to the power of this number."""
 _COLUMNS = (
     *("position", "message_id", "body", "sent_at", "message_attributes", "group_id", "delay_seconds"),
     *("dedup_id", "first_sent_at"),
@@ -45,12 +45,12 @@ _COLUMNS = (
 
 
 class LeasePlace(NamedTuple):
-    """Adjacent messages of one lease in one file. Both ``first_position`` and ``last_position`` are included."""
+    """Consecutive messages of a lease in a file: from ``first_position`` to ``last_position``, both included."""
 
     path: str
     """URI or path of the file, not URL-encoded."""
     whole: bool
-    """True if the place has all messages of the file."""
+    """True if the lease has all messages of the file."""
     shard: int
     base_offset: int
     opened_at: int
@@ -63,7 +63,7 @@ class LeasePlace(NamedTuple):
 
 @attrs.frozen
 class LeaseColumns:
-    """Values from which a lease's receipt handles are computed. Spark's plans may show ``lease_key``."""
+    """Values for a lease's receipt handles. ``lease_key`` is valid for one lease, as Spark's plans may show it."""
 
     key: str
     lease_id: str
@@ -72,7 +72,7 @@ class LeaseColumns:
 
 
 def lease_frame(spark: SparkSession, places: Sequence[LeasePlace], lease: LeaseColumns) -> DataFrame:
-    """Returns the messages of a lease, as in ``Lease.messages``. Spark reads the files without the Delta log."""
+    """Returns the messages of a lease as a DataFrame. Spark reads the files directly, without the Delta log."""
     from pyspark.sql import functions as F
 
     whole, parts = [place for place in places if place.whole], [place for place in places if not place.whole]
@@ -141,7 +141,7 @@ def _read(spark: SparkSession, places: Sequence[LeasePlace]) -> DataFrame:
 
 
 def _table(spark: SparkSession, places: Sequence[LeasePlace]) -> DataFrame:
-    """Returns a DataFrame with one row for each place. The column ``s_file`` holds file names without folders."""
+    """Returns a DataFrame with a row for each place. The column ``s_file`` has file names without directory."""
     from pyspark.sql import functions as F
 
     schema = (
@@ -158,7 +158,6 @@ def _table(spark: SparkSession, places: Sequence[LeasePlace]) -> DataFrame:
 
 
 def _any(conditions: Sequence[Column]) -> Column:
-    """Joins conditions by OR, as a balanced tree."""
     from pyspark.sql import functions as F
 
     if len(conditions) < 2:
@@ -193,7 +192,7 @@ _SENT_AT = ("first_sent_at", "sent_at")
 
 
 def message_table(messages: Sequence[Message]) -> pa.Table:
-    """Returns received messages as rows with ``MESSAGE_SCHEMA``, in the same order."""
+    """Converts received messages to a table with the schema ``MESSAGE_SCHEMA``, in the same order."""
     names = MESSAGE_SCHEMA.names
     columns: dict[str, Any] = {name: [getattr(message, name) for message in messages] for name in names}
     columns["message_attributes"] = list(map(attribute_cells, columns["message_attributes"]))
@@ -201,7 +200,7 @@ def message_table(messages: Sequence[Message]) -> pa.Table:
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:
-    """Returns the schema of ``columns``, None for all. Raises InvalidParameterValue for an unknown name."""
+    """Returns the schema of some columns of a lease, or of all if None. Raises InvalidParameterValue."""
     if columns is None:
         return SCHEMA
     names = [columns] if isinstance(columns, str) else columns
@@ -224,7 +223,7 @@ def files_of(places: Iterable[LeasePlace]) -> list[list[LeasePlace]]:
 def read_places(
     store: Store, places: Sequence[LeasePlace], lease: LeaseColumns, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the messages at places of a file, by row group. If ``body`` is read, omits erased messages."""
+    """Yields the messages at places of one file, by row group. Omits erased messages if ``body`` is read."""
     schema = schema_of(columns)
     directory, _, name = places[0].path.rpartition("/")
     folder = store.folder(directory)
@@ -255,16 +254,16 @@ def read_places(
 
 @attrs.frozen
 class LeaseTask:
-    """Messages of a lease that one task reads, in any process."""
+    """A part of a lease's messages, which a task can read in any process."""
 
     store: Store
     places: Sequence[Sequence[LeasePlace]]
-    """Places of the messages, with one list for each file."""
+    """For each file, the places of its messages."""
     lease: LeaseColumns
     columns = SCHEMA.names
 
     def read(self, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-        """Yields the messages with the columns ``columns``, without opening the root."""
+        """Yields the messages. Reads only the given columns, and does not open the root."""
         for of_file in self.places:
             yield from read_places(self.store, of_file, self.lease, columns)
 
@@ -278,7 +277,7 @@ def _ahead(items: Iterator[_Rows]) -> Iterator[_Rows]:
 
 
 class _PlacedRows(NamedTuple):
-    """Rows ``start`` to ``stop`` of a row group, which hold messages of ``place``. ``stop`` is excluded."""
+    """The rows of a row group from ``start`` up to, but without, ``stop``. They hold messages of ``place``."""
 
     start: int
     stop: int
@@ -292,7 +291,7 @@ class _PlacedRows(NamedTuple):
 def _rows_by_group(
     file: pq.ParquetFile, places: Sequence[LeasePlace], columns: Sequence[str], foreign: bool
 ) -> Iterator[tuple[pa.Table, int, list[_PlacedRows]]]:
-    """Yields the rows, first position and places of each row group. Another program's file is one row group."""
+    """Yields the rows of each row group, the position of the first row, and the places in these rows."""
     if foreign:
         rows = file.read(columns, use_threads=False).sort_by("position")
         begin = rows["position"][0].as_py()
@@ -306,7 +305,7 @@ def _rows_by_group(
 def _row_groups(
     file: pq.ParquetFile, places: Sequence[LeasePlace]
 ) -> Iterator[tuple[int, int, list[_PlacedRows]]]:
-    """Yields the number, first position and rows by place of each row group with messages of the lease."""
+    """Yields the number of each row group that the lease needs, its first position, and the places in its rows."""
     positions = file.read_row_group(0, columns=["position"], use_threads=False)["position"]
     base: int = positions[0].as_py()
     first = 0  # of the places that do not end before the row group
@@ -325,7 +324,7 @@ def _row_groups(
 
 
 class _Rows:
-    """Rows of one row group, with the columns that a lease adds."""
+    """Rows of one row group. Also computes the columns that only a lease has, such as receipt handles."""
 
     def __init__(self, rows: pa.Table, place: LeasePlace, lease: LeaseColumns) -> None:
         self._rows = rows

@@ -25,7 +25,7 @@ from lakequeue.storage.folder import Folder
 
 _FOLDER = "manifests"
 LONGEST_WAIT = 12 * 3600.0
-"""Maximum age of uncommitted files of a bulk send, in seconds. VACUUM removes files of twice this age."""
+"""Seconds for which files of a bulk send may wait for their commit. VACUUM keeps them twice as long."""
 
 
 @attrs.frozen
@@ -35,10 +35,10 @@ class SendKey:
     app_id: str
     version: int
     files: str
-    """Name of the send's manifest and files. Message ids are derived from this name."""
+    """Name of the send's manifest, and of the directory of its files. Message ids are derived from this name."""
     of_stream: bool = False
     anonymous: bool = False
-    """True if the caller gave no send id. Nobody can repeat an anonymous send."""
+    """True if the caller gave no send id, so that nobody can repeat the send."""
 
     @classmethod
     def of_send(cls, send_id: str) -> SendKey:
@@ -57,7 +57,7 @@ class SendKey:
         return cls(layout.bulk_id(id), 1, id, anonymous=True)
 
     def reached(self, table: Table) -> bool:
-        """True if a shard's loaded log has this send. Later batches of the same stream also count."""
+        """True if a shard's loaded log has this send, or a later batch of the same stream."""
         return _reached(table, self.app_id, self.version)
 
 
@@ -67,7 +67,7 @@ class WaitingFile:
 
     shard: int
     file: DataFile
-    """The data file. Its ``partition`` is empty until the commit."""
+    """The data file. The field ``partition`` is empty, because the commit sets it."""
 
 
 @attrs.frozen
@@ -76,12 +76,12 @@ class Manifest:
 
     send_id: str
     app_id: str | None
-    """Application id that marks the send in each shard's log. None for an anonymous send to one shard."""
+    """Application id that each shard's commit sets. None for an anonymous send to a single shard."""
     version: int
     files: Sequence[WaitingFile]
-    """Files in the order of the DataFrame's partitions."""
+    """Files in the order in which the partitions of the DataFrame follow each other."""
     written_at: float = attrs.field(factory=time.time, eq=False)
-    """When the manifest was written, in seconds since 1970."""
+    """Time at which the manifest was written, in seconds since 1970."""
 
     @property
     def rows(self) -> int:
@@ -93,7 +93,7 @@ class Manifest:
 
     @property
     def too_old(self) -> bool:
-        """True if VACUUM may remove the files before their commit."""
+        """True if the files must not be committed any more, because VACUUM may soon remove them."""
         return time.time() - self.written_at > LONGEST_WAIT
 
     def reached(self, table: Table) -> bool:
@@ -132,7 +132,7 @@ def _load(tables: Folder, name: str) -> Manifest | None:
 
 
 def _parse(plain: Mapping[str, Any], written_at: float) -> Manifest:
-    """Parses a manifest. Raises ValueError if the manifest names files of another send (DUR-70)."""
+    """Parses a manifest. Raises ValueError for wrong numbers, or files that are not of this send (DUR-70)."""
     send_id, files = plain["send_id"], []
     for each in plain["files"]:
         file, shard = DataFile(**each["file"]), each["shard"]

@@ -17,7 +17,7 @@ PRIORITY = "priority"
 ATTRIBUTES = "map<string,struct<type:string,string_value:string,binary_value:binary>>"
 TEXT_ATTRIBUTES = "map<string,string>"
 FOREVER = 10_000_000_000.0
-"""Longest delay, in seconds, if the profile sets no limit. A longer delay may end after the last valid instant."""
+"""Longest delay, in seconds, if the profile sets no limit. A longer delay could not be stored as an instant."""
 
 _WHOLE_ROWS = '; to_json(struct(*)) in Spark, or body="*" in send_arrow, makes a body of each row.'
 _NUMBERS = {"tinyint", "smallint", "int", "bigint", "float", "double"}
@@ -31,7 +31,7 @@ class Fifo:
     content_based_deduplication: bool = False
     dedup_by_group: bool = False
     order_by: str | None = None
-    """Column that orders the messages of a group. None keeps the order of the rows."""
+    """Column by which messages of a group are ordered. If None, the rows keep their order."""
 
 
 class Rule(NamedTuple):
@@ -42,7 +42,7 @@ class Rule(NamedTuple):
 
     @property
     def of_one(self) -> str:
-        """Describes one row that breaks the rule, as in the column ``reason``."""
+        """Says in words how one row breaks the rule. The column ``reason`` has these words."""
         return f"{_SINGULAR.get(self.verb, f'{self.verb}s')} {self.text}"
 
     def describe(self, count: int) -> str:
@@ -104,7 +104,7 @@ class RowRules:
         return FOREVER if self.max_delay is None else self.max_delay
 
     def of(self, given: Collection[str]) -> list[Rule]:
-        """Returns the rules for rows with the columns ``given``. Error texts list the rules in this order."""
+        """Returns the rules for rows that have the columns ``given``, in the order of error texts."""
         rules = [
             Rule("missing", "have", "no body (SND-1)"),
             Rule("size", "are", f"longer than {self.max_bytes} bytes (SND-2)"),
@@ -137,7 +137,9 @@ class RowRules:
         return "; ".join(rule.describe(broken[rule.name]) for rule in self.of(given) if broken.get(rule.name))
 
     def refuse(self, given: Collection[str], broken: Mapping[str, int]) -> None:
-        """Raises InvalidMessageContents if only characters are wrong, otherwise InvalidParameterValue."""
+        """Raises InvalidParameterValue for broken rules, or InvalidMessageContents if only characters are
+        wrong.
+        """
         rules = [rule for rule in self.of(given) if broken.get(rule.name)]
         if rules:
             error = rules[0].error if len(rules) == 1 else InvalidParameterValue
@@ -145,7 +147,7 @@ class RowRules:
 
 
 def spelled(columns: Sequence[str], order_by: str | None) -> tuple[list[str], str | None]:
-    """Returns column names and ``order_by``, with upper and lower case as in ``messages``."""
+    """Returns the names of columns, and ``order_by``, in the upper and lower case that ``messages`` uses."""
     known = {name.lower(): name for name in (*INPUT_COLUMNS, PRIORITY)}
     names = [known.get(column.lower(), column) for column in columns]
     if order_by is not None and order_by not in names:

@@ -12,7 +12,7 @@ from lakequeue.storage.engines.transaction import Answer, Change, Decision, tran
 
 
 def move(target: SendTarget, app_id: str, version: int, more: Mapping[str, int], first: bool) -> None:
-    """Advances a relay's position in the first shard's log. Never moves the position back.
+    """Sets the position of a relay in the first shard's log, unless a later position is there already.
 
     Args:
         more: further application ids with their versions.

@@ -17,18 +17,18 @@ from lakequeue.storage.folder import Folder
 
 
 class BulkShards(Protocol):
-    """The shards of a queue in this process, addressed by number."""
+    """A queue's shards in this process. The methods take the number of a shard."""
 
     def now(self) -> int:
         """Returns the present instant, in microseconds, for a commit."""
         ...
 
     def room(self, shard: int) -> int | None:
-        """Returns how many more messages a shard may store (QUE-21). Returns None if there is no limit."""
+        """Returns the number of messages that a shard can still take (QUE-21). None if there is no limit."""
         ...
 
     def holding(self, shard: int) -> AbstractContextManager[None]:
-        """Makes this process's small sends to a shard wait until the block ends."""
+        """Lets small sends of this process to a shard wait during the block."""
         ...
 
     def purged(self, shard: int) -> int:
@@ -36,7 +36,7 @@ class BulkShards(Protocol):
         ...
 
     def committed(self, shard: int, lost_races: int) -> None:
-        """Counts a commit to a shard, and the races that were lost before the commit."""
+        """Adds a commit to a shard, and the races that the commit has lost before, to this process's counts."""
         ...
 
     def check_clock(self, shard: int, instant: int, last: int, table: Table) -> Mapping[str, int]:
@@ -52,7 +52,7 @@ class SendTarget:
     root: str
     key: str
     shards: Sequence[int]
-    """Numbers of all shards, in the order in which the shards get files."""
+    """Numbers of all shards. Files are assigned to the shards in this order."""
     attributes: QueueAttributes
     attributes_version: int
     here: BulkShards

@@ -1,6 +1,7 @@
-"""The record of the files that a relay has sent, in numbered parts in the queue's directory.
+"""The list of the files that a relay has sent, which is stored in numbered parts in the queue's directory.
 
-A process decides the files of a batch by creating its part. Merged parts have only digests of the files.
+The process that creates a part decides the files of the batch with this number. Merged parts have only digests of
+the files.
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ _PART = re.compile(r"batch-(\d{19})\.parquet|sent-(\d{19})-(\d{19})\.parquet")
 BATCH = 50_000
 """Maximum number of files in a batch."""
 MERGE, LARGEST = 32, 32 * 2**20
-"""A merge begins at ``MERGE`` parts. A merged part grows to about ``LARGEST`` bytes."""
+"""Number of parts at which parts are merged, and approximate size of the largest merged part in bytes."""
 _BUCKETS, _CHUNK = 64, 65_536
 
 
 class SentFiles:
-    """The files that a relay has sent. ``last`` is the number of the newest batch, or 0 if there is no batch."""
+    """The files that a relay has sent. The newest batch has the number ``last``, which is 0 without a batch."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self.refresh()
 
     def refresh(self) -> None:
-        """Reads the names of the parts from the folder."""
+        """Lists the parts that exist now."""
         batches: dict[int, ListedFile] = {}
         merged: dict[tuple[int, int], ListedFile] = {}
         for entry in self._folder.files():
@@ -63,13 +64,13 @@ class SentFiles:
         self.last = max([end, *batches])
 
     def decide(self, number: int, files: pa.Table) -> bool:
-        """Decides the files of a batch by creating its part. Returns False if another process was faster."""
+        """Creates the part of a batch with its files. Returns False if another process has created the part."""
         output = pa.BufferOutputStream()
         write_table(files, output)
         return self._folder.create(_batch(number), output.getvalue().to_pybytes()) is not None
 
     def batch(self, number: int) -> pa.Table:
-        """Reads the files of a batch. Raises QueueClientError if the part of the batch is gone."""
+        """Returns the files of a batch. Raises QueueClientError if the part of the batch no longer exists."""
         try:
             return self._folder.rows(_batch(number), self._folder.entry(_batch(number)).size)
         except FileNotFoundError:
@@ -78,9 +79,9 @@ class SentFiles:
             ) from None
 
     def new(self, found: Iterable[tuple[str, int, int]]) -> Iterator[pa.Table]:
-        """Yields the files of ``found`` that were not sent yet, in batches.
+        """Yields the files among ``found`` that were not sent yet, in batches.
 
-        A file of ``found`` is a tuple: path, bytes, and time of the last change in microseconds.
+        ``found`` has a tuple for each file: path, size in bytes, and time of the last change in microseconds.
         """
         waiting: list[pa.Table] = []
         recent = [self._folder.rows(each.name, each.size, ["digest"])["digest"] for each in self._batches.values()]
@@ -102,7 +103,7 @@ class SentFiles:
             yield _in_order(pa.concat_tables(waiting))
 
     def merge(self) -> None:
-        """Merges parts if there are many. Leaves the newest batch's part, because the batch may not be sent."""
+        """If there are many parts, merges them. Keeps the part of the newest batch, which may not be sent yet."""
         self._folder.remove(self._left_over)
         ranges = sorted(self._merged)
         number = [each for each in sorted(self._batches) if each != self.last]
@@ -163,7 +164,6 @@ def _digest(path: str, size: int, time: int) -> bytes:
 
 
 def _spilled(found: Iterable[tuple[str, int, int]], directory: str) -> Iterator[tuple[int, str]]:
-    """Divides files by digest into buckets. Yields each bucket with the path of its Arrow file."""
     paths: dict[int, str] = {}
     rest = iter(found)
     with ExitStack() as opened:

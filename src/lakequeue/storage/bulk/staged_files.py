@@ -22,13 +22,13 @@ from lakequeue.storage.folder import Folder
 from lakequeue.storage.parquet_files import ANY, row_groups, writer
 
 ROW_GROUP = 4 << 20
-"""Bytes of a row group. A receive reads whole row groups."""
+"""Approximate size of a row group in bytes. A receive reads complete row groups."""
 
 COLUMNS = layout.FILES["messages"]
 
 
 def check_exist(messages: Folder, files: Sequence[DataFile]) -> None:
-    """Raises FileNotFoundError if one of the local ``files`` was removed. The caller holds the table's lock."""
+    """Raises FileNotFoundError if a local file was removed. Call this while holding the table's lock."""
     gone = [] if messages.local is None else [file.path for file in files if not messages.exists(file.path)]
     if gone:
         raise FileNotFoundError(f"{len(gone)} of {len(files)} files waited too long and were removed")
@@ -41,7 +41,7 @@ def safe_name(send_id: str) -> str:
 
 
 def folder_of(send_id: str, attempt: str) -> str:
-    """Returns the directory, relative to the table, for the files of one attempt at a send."""
+    """Returns the directory for the files that one attempt at a send writes, relative to the table."""
     return f"bulk/{safe_name(send_id)}/{attempt}"
 
 
@@ -53,7 +53,7 @@ def read_spilled(messages: Folder, file: DataFile) -> Iterator[pa.RecordBatch]:
 
 
 def shard_of(messages: Folder, file: DataFile, shards: int) -> int:
-    """Returns the shard to which the message groups of a file belong."""
+    """Returns the shard of a file whose message groups all belong to one shard."""
     if shards == 1:
         return 0
     with messages.parquet(file.path, file.size) as parquet:
@@ -67,12 +67,12 @@ def move_file(tables: Folder, file: DataFile, source: int, target: int) -> None:
 
 
 def new_name(partition: int, kind: str) -> str:
-    """Returns a new file name for a partition. File names sort in the order of partitions."""
+    """Returns a name for a new file. Names sort by ``partition``."""
     return f"{kind}-{partition:05}-{uuid.uuid4().hex}.parquet"
 
 
 class NumberedFile:
-    """Writes a file of the table ``messages``. Numbers the rows of the file from 0."""
+    """Writer for a file of the table ``messages``. The rows get the positions 0, 1, 2 and so on."""
 
     def __init__(self, messages: Folder, path: str, target: pq.ParquetWriter) -> None:
         self._messages, self._path, self._target = messages, path, target
@@ -90,7 +90,7 @@ class NumberedFile:
 
 @contextmanager
 def numbered_file(messages: Folder, path: str) -> Iterator[NumberedFile]:
-    """Creates a file of the table ``messages``, and yields the file's writer."""
+    """Opens a new file of the table ``messages`` during the block. Yields the writer."""
     options: dict[str, Any] = {
         "compression": "snappy",
         "store_schema": False,  # readers know it
@@ -102,7 +102,7 @@ def numbered_file(messages: Folder, path: str) -> Iterator[NumberedFile]:
 
 
 def rewrite(folder: Folder, file: DataFile, kept: npt.NDArray[np.bool_]) -> DataFile:
-    """Writes the kept rows of a file into a new file. The rows are numbered from 0."""
+    """Copies the rows where ``kept`` is True into a new file. Their positions begin with 0."""
     path = f"{os.path.dirname(file.path)}/kept-{uuid.uuid4().hex}.parquet"
     with folder.parquet(file.path, file.size) as source, numbered_file(folder, path) as target:
         for rows in _row_groups(_kept(source, kept)):

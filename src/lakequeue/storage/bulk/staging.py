@@ -19,13 +19,13 @@ from lakequeue.storage.engines.data_files import DataFile
 from lakequeue.storage.folder import Folder
 
 LEAST = 100
-"""Minimum number of rows for each shard. A smaller send goes to fewer shards, or its files stay whole."""
+"""Minimum number of rows for each shard. A smaller send uses fewer shards, or leaves its files undivided."""
 NEAR = 0.1
-"""Share of the average by which a shard's number of rows may differ. The tolerance saves cutting files."""
+"""Tolerance: a shard may get this share more or less rows than the average, so that fewer files are cut."""
 
 
 def spread(messages: Folder, files: Sequence[DataFile], shards: Sequence[int]) -> list[WaitingFile]:
-    """Assigns files to shards in order. Cuts files so that all shards get about equal numbers of rows."""
+    """Assigns files to shards in order. Cuts files where needed, so that the shards get almost equal rows."""
     rows = sum(file.rows for file in files)
     number = min(len(shards), max(len(files), rows // LEAST, 1))
     if rows < number * LEAST:  # as they are, the same number of files for each
@@ -68,7 +68,7 @@ def spread_by_group(messages: Folder, files: Sequence[DataFile], shards: Sequenc
 
 
 def _ends(sizes: Sequence[int], number: int) -> list[int]:
-    """Returns the row number at which each shard ends, except the last shard. Prefers the ends of files."""
+    """Returns the numbers of the rows after which the next shard begins. Uses the end of a file if one is near."""
     edges, share = np.cumsum(sizes), sum(sizes) / number
     ends = []
     for end in range(1, number):
@@ -79,12 +79,12 @@ def _ends(sizes: Sequence[int], number: int) -> list[int]:
 
 @attrs.frozen
 class Staging:
-    """One attempt at writing the files of a bulk send. Can be passed to other processes.
+    """One attempt to write the files of a bulk send. Can be passed to other processes.
 
     Attributes:
         shards: all shards, in the order in which they get files. New files are written below the first shard.
         folder: directory of this attempt, relative to a shard's ``messages`` table.
-        bad_rows: treatment of rows that break a rule. None if such rows end the send.
+        bad_rows: what happens to rows that break a rule. If None, such rows end the send.
     """
 
     key: SendKey
@@ -98,7 +98,9 @@ class Staging:
         return cls(key, list(shards), rules, staged_files.folder_of(key.files, uuid.uuid4().hex[:8]), bad_rows)
 
     def of_key(self, key: SendKey, attempt: str) -> Staging:
-        """Returns an attempt at the send ``key``. All processes of the attempt must pass the same ``attempt``."""
+        """Returns the staging for the send ``key``. All processes of one attempt must pass the same
+        ``attempt``.
+        """
         return attrs.evolve(self, key=key, folder=staged_files.folder_of(key.files, attempt))
 
     def messages(self, tables: Folder) -> Folder:
@@ -106,8 +108,9 @@ class Staging:
         return tables / f"{self.shards[0]}/messages"
 
     def finish(self, tables: Folder, write: Callable[[], Sequence[DataFile]]) -> Manifest:
-        """Calls ``write``, and stores a manifest of the files. If an earlier attempt did, returns that manifest
-        instead.
+        """Calls ``write``, and returns a manifest of the written files.
+
+        If an earlier attempt has stored a manifest, discards the new files, and returns the stored manifest.
         """
         first, fifo = self.shards[0], self.rules.fifo
         messages = self.messages(tables)
@@ -134,7 +137,7 @@ class Staging:
         return there
 
     def _spread(self, messages: Folder, files: Sequence[DataFile]) -> list[WaitingFile]:
-        """Assigns each file to a shard of the file's priority (JOB-5)."""
+        """Assigns each file to one of the shards that are for the file's priority (JOB-5)."""
         classes = self.rules.priorities or 1
         waiting: list[WaitingFile] = []
         for priority in range(classes):

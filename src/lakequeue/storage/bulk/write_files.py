@@ -32,7 +32,7 @@ def case_matters(spark: SparkSession) -> bool:
 
 
 def respelled(df: DataFrame, order_by: str | None) -> tuple[DataFrame, str | None]:
-    """Spells columns as in ``messages`` if the session ignores case. Returns the DataFrame and ``order_by``."""
+    """Gives columns the upper and lower case of ``messages`` if the session ignores case. Also ``order_by``."""
     if case_matters(df.sparkSession):
         return df, order_by
     names, order_by = spelled(df.columns, order_by)
@@ -41,7 +41,7 @@ def respelled(df: DataFrame, order_by: str | None) -> tuple[DataFrame, str | Non
 
 @attrs.frozen
 class TaskWriter:
-    """Writes the rows of one Spark task. A writer can be pickled."""
+    """Writes the rows of a Spark task to files. Can be pickled."""
 
     store: Store
     tables: str
@@ -49,7 +49,7 @@ class TaskWriter:
     in_order: bool = False
 
     def write(self, rows: Iterable[pa.RecordBatch]) -> Written:
-        """Checks and writes the rows of the partition of the running task."""
+        """Checks the rows of the running task's partition, and writes them to files."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -58,7 +58,7 @@ class TaskWriter:
         return write_partition(messages, self.staging, context.partitionId(), rows, self.in_order)
 
     def pickled(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields the pickled result of ``write`` as one row. An InvalidParameterValue is yielded, not raised."""
+        """Calls ``write``. Yields its result, or its InvalidParameterValue, pickled and in a single row."""
         try:
             result: Written | InvalidParameterValue = self.write(rows)
         except InvalidParameterValue as error:
@@ -69,7 +69,7 @@ class TaskWriter:
 
 
 def write(df: DataFrame, store: Store, tables: Folder, staging: Staging) -> list[Written]:
-    """Writes rows, with message groups in order (FIF-1). Raises InvalidParameterValue for unreadable rows."""
+    """Writes rows to files, with message groups in order (FIF-1). Raises InvalidParameterValue for wrong rows."""
     fifo = staging.rules.fifo
     try:
         writer = TaskWriter(store, tables.uri, staging, fifo is not None)
@@ -86,7 +86,7 @@ def write(df: DataFrame, store: Store, tables: Folder, staging: Staging) -> list
 
 
 def _grouped(df: DataFrame, fifo: Fifo) -> DataFrame:
-    """Groups rows into partitions. Each partition has complete message groups of one shard, in order."""
+    """Divides rows into partitions for the tasks. A partition has complete message groups of one shard, sorted."""
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as F
 
@@ -108,7 +108,7 @@ def _grouped(df: DataFrame, fifo: Fifo) -> DataFrame:
 
 
 def file_count(spark: SparkSession) -> int:
-    """Returns the number of Spark partitions for a bulk send to a FIFO queue. Each partition becomes a file."""
+    """Returns the number of partitions, and so of files, for a bulk send to a FIFO queue."""
     wanted = spark.conf.get("spark.sql.shuffle.partitions", "") or ""
     tasks = _tasks(spark)
     return min(int(wanted), tasks) if wanted.isdecimal() else tasks  # Databricks: "auto"
@@ -126,7 +126,7 @@ def _tasks(spark: SparkSession) -> int:
 
 
 def repartition_by_number(spark: SparkSession, df: DataFrame, count: int, number: Column) -> DataFrame:
-    """Returns the rows in ``count`` partitions. The column ``number`` holds the partition of each row."""
+    """Divides the rows into ``count`` partitions. The column ``number`` says to which one a row belongs."""
     from pyspark.sql import functions as F
 
     if hasattr(df, "repartitionById"):  # since Spark 4.1
