@@ -1,4 +1,4 @@
-"""Appends a Spark DataFrame's rows to a delivery table. Tasks write files, this process commits (TAB-30)."""
+"""Appends the rows of a Spark DataFrame to a delivery table. Spark's tasks write the files (TAB-30)."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _PIECE = 128 << 20
-"""Bytes of rows that a task collects before it writes a file."""
+"""Bytes of rows that a task collects before it writes them to a file."""
 _OLD = 3_600
-"""Seconds after which uncommitted files are checked before a commit, as ``VACUUM`` may have removed them."""
+"""Age in seconds at which uncommitted files are checked before a commit, as ``VACUUM`` may have removed them."""
 _NOBODY = DeliveryIdentity("rows", 1, "", 0)
 """Placeholder identity for appends to a task's temporary table."""
 
 
 @attrs.frozen
 class TaskFiles:
-    """Files that a task wrote into the table's directory. No log entry names these files yet. Can be pickled."""
+    """Files that a task has written into the table's directory, and that are not committed yet. Can be pickled."""
 
     files: Sequence[AddAction] = ()
     rows: int = 0
@@ -52,10 +52,10 @@ class TaskFiles:
 
 @attrs.frozen
 class RowsTask:
-    """Writes the rows of a Spark task into files, without opening the delivery table. Can be pickled.
+    """Writes the rows of a Spark task to files in the table's directory. Can be pickled.
 
-    The rows go through a temporary table with the same columns and constraints, which raises the same errors. The
-    first entry of the temporary table's log is ``log``.
+    The task does not open the delivery table. It writes to a temporary table with the same columns and
+    constraints, which raises the same errors. The temporary table's log begins with the entry ``log``.
     """
 
     store: Store
@@ -63,7 +63,7 @@ class RowsTask:
     merge_schema: bool
 
     def pickled(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields one row with the result of ``write``, or with its error. Both are pickled."""
+        """Calls ``write``. Yields its result, or its error, pickled and in a single row."""
         result: TaskFiles | Exception
         try:
             result = self.write(_pieces(batches))
@@ -73,7 +73,7 @@ class RowsTask:
         yield pa.record_batch({"result": pa.array([pickle.dumps(result)], pa.binary())})
 
     def write(self, pieces: Iterable[pa.Table]) -> TaskFiles:
-        """Writes the rows into files in the delivery table's directory. Raises RowsRefused or TableUnavailable."""
+        """Writes the rows to files in the table's directory. Raises RowsRefused or TableUnavailable."""
         rows = 0
         with TemporaryDirectory(prefix="lakequeue-rows-") as scratch:
             snapshot = None
@@ -124,10 +124,10 @@ def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 class FrameRows:
-    """The rows of a DataFrame to append, computed only once, unless the table changes.
+    """The rows of a DataFrame to append. Spark computes them once, and again only if the table changes.
 
-    ``merge_schema``: True to add new columns. Raises QueueClientError for a stopped session, RowsRefused for two
-    columns of one name.
+    If ``merge_schema`` is True, new columns are added to the table. Raises QueueClientError for a stopped session,
+    RowsRefused for two columns of one name.
     """
 
     def __init__(self, df: DataFrame, merge_schema: bool) -> None:
@@ -142,7 +142,6 @@ class FrameRows:
         self._began = 0.0
 
     def _known(self, name: str) -> str:
-        """Returns a column's name, in lower case if the session ignores case."""
         return name if self._df.sparkSession.conf.get("spark.sql.caseSensitive") == "true" else name.lower()
 
     def schema(self) -> pa.Schema:
@@ -155,9 +154,9 @@ class FrameRows:
         return self._written.rows
 
     def files(self, snapshot: DeltaDeliverySnapshot) -> Sequence[AddAction]:
-        """Returns the files with the rows. Writes the files at the first call.
+        """Returns the files with the rows. The first call writes them.
 
-        Writes the files again if a file is gone, or if the table's columns or properties changed.
+        A later call writes them again if a file no longer exists, or if the table's columns or properties changed.
 
         Raises RowsRefused if the table does not accept a row, TableUnavailable if a file cannot be written.
         """
@@ -169,12 +168,12 @@ class FrameRows:
         return self._written.files
 
     def _are_gone(self, snapshot: DeltaDeliverySnapshot) -> bool:
-        """True if one of the files no longer exists. Files younger than ``_OLD`` seconds are not checked."""
+        """True if a file no longer exists. Not checked until the files are ``_OLD`` seconds old."""
         is_old = abs(time.time() - self._began) >= _OLD
         return is_old and not snapshot.target.has_files([file.path for file in self._written.files])
 
     def new_columns(self, snapshot: DeltaDeliverySnapshot) -> list[Field]:
-        """Returns the columns that the files have and the table lacks."""
+        """Returns the columns of the files that the table does not have."""
         from deltalake import Field
 
         known = set(snapshot.schema.names)
@@ -191,7 +190,7 @@ class FrameRows:
         return TaskFiles(files, sum(part.rows for part in parts), columns)
 
     def _run(self, writer: RowsTask, snapshot: DeltaDeliverySnapshot) -> Sequence[Any]:
-        """Runs ``writer`` in Spark's tasks. Returns for each task a ``TaskFiles`` or an error."""
+        """Lets Spark's tasks run ``writer``. Returns a ``TaskFiles`` or an error for each task."""
         spelled = {self._known(name): name for name in snapshot.schema.names}
         df = self._df.toDF(*(spelled.get(self._known(name), name) for name in self._df.columns))
         with quiet_about_pandas():

@@ -6,16 +6,16 @@ import attrs
 
 
 class CommitRefused(Exception):
-    """Raised if a commit did not land, or if its outcome is unknown. The caller reads the table again."""
+    """Raised if a commit failed, or may have failed. The caller reads the table to find out."""
 
 
 @attrs.frozen
 class DeliveryIdentity:
-    """Identifies one delivery in the log of its table.
+    """Identifies a delivery in the log of the delivery table.
 
     Attributes:
         app_id: application id of one slot of a shard; see ``application_id``.
-        number: number of the claim; see ``version`` and ``block``.
+        number: number of the claim, from which ``version`` and ``block`` are computed.
         at: instant in microseconds, stored with the application id.
     """
 
@@ -26,10 +26,10 @@ class DeliveryIdentity:
 
     @property
     def version(self) -> int:
-        """Version of the application id in the commit of the rows."""
+        """Version that the commit of the rows gives to the application id."""
         return 2 * self.number
 
     @property
     def block(self) -> int:
-        """Version of the application id in a block. A block is a commit after which the rows cannot land."""
+        """Version that a block gives to the application id. A block makes the commit of the rows fail."""
         return 2 * self.number + 1

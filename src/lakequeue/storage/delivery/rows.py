@@ -16,7 +16,7 @@ def is_frame(rows: object) -> bool:
 
 
 def table_of(rows: object, schema: pa.Schema | None) -> pa.Table:
-    """Converts a handler's result to a table. ``schema``: the delivery table's schema, for rows as dicts.
+    """Converts the result of a handler to a table. Rows given as dicts get the types of ``schema``.
 
     Raises:
         RowsRefused: a value does not fit its column.
@@ -56,7 +56,7 @@ def _of_dicts(rows: Sequence[Mapping[str, object]], schema: pa.Schema | None) ->
 
 
 def new_schema(rows: pa.Table) -> pa.Schema:
-    """Returns the schema of a new delivery table for ``rows``. Raises RowsRefused if a column has only NULLs."""
+    """Returns the schema for a new delivery table. Raises RowsRefused if a column of ``rows`` has only NULLs."""
     for field in rows.schema:
         if pa.types.is_null(field.type):
             raise RowsRefused(
@@ -66,7 +66,7 @@ def new_schema(rows: pa.Table) -> pa.Schema:
 
 
 def columns_of(rows: pa.Table, schema: pa.Schema, merge_schema: bool) -> pa.Table:
-    """Converts rows to a table's columns and types. Raises RowsRefused, with the column, for a wrong value."""
+    """Converts rows to a table's columns and types. Raises RowsRefused, which names the column, if that fails."""
     names = set(schema.names)
     extra = [name for name in rows.column_names if name not in names]
     if extra and not merge_schema:

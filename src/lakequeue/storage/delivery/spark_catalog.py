@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def location(spark: SparkSession, name: str) -> str | None:
-    """Returns the path or URI of a Delta table in a catalog, or None if missing. Raises TableUnavailable."""
+    """Returns the path or URI of a Delta table. Returns None if no such table exists. Raises TableUnavailable."""
     from pyspark.errors import PySparkException
 
     try:

@@ -31,7 +31,7 @@ except ImportError as missing:
     raise MissingPackage.of("delivering into a table", "delta", missing) from None
 
 LEASE = "lakequeue lease "
-"""Prefix of the lease id in the userMetadata of a delivery's commit."""
+"""Prefix of the userMetadata that a delivery's commit sets. The lease id follows the prefix."""
 _WRITABLE = {
     *("appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns", "deletionVectors"),
     *("v2Checkpoint", "timestampNtz"),
@@ -44,11 +44,11 @@ _FORGETS = (
     f"`lakequeue decide QUEUE`, then run ALTER TABLE … UNSET TBLPROPERTIES ('{_RETENTION}')"
 )
 _SEARCHED = 2_000
-"""Maximum number of newest log entries to search for a delivery's commit. Older commits count as unknown."""
+"""Maximum number of log entries that a search for a delivery reads. Older commits are not found."""
 _KEPT = 16
-"""Maximum number of snapshots kept for the next deliveries. Each delivering thread uses its own snapshot."""
+"""Maximum number of snapshots that are kept for later deliveries. Each thread takes its own snapshot."""
 _TRIES = 5
-"""Maximum number of times that ``deltalake`` repeats a commit after a lost race."""
+"""Maximum number of times that ``deltalake`` repeats a commit because another commit came first."""
 
 
 def _properties(lease_id: str, *transactions: Transaction) -> CommitProperties:
@@ -69,16 +69,16 @@ def _appending(delivery: DeliveryIdentity) -> CommitProperties:
 
 
 class WrittenRows(Protocol):
-    """Rows that Spark's tasks write into files before the commit."""
+    """Rows that Spark's tasks have written to files, before the commit adds the files to the table."""
 
     def files(self, snapshot: DeltaDeliverySnapshot) -> Sequence[AddAction]: ...
     def new_columns(self, snapshot: DeltaDeliverySnapshot) -> list[Field]:
-        """Returns the columns that the files have and the table lacks."""
+        """Returns the columns of the files that the table does not have."""
         ...
 
 
 class DeltaDeliveryTable:
-    """A delivery table with a path or URI. The table need not exist.
+    """A delivery table, given by its path or URI. It need not exist yet.
 
     Args:
         syncs: True to flush rows to disk before their messages are deleted (DUR-1).
@@ -97,7 +97,7 @@ class DeltaDeliveryTable:
         return self.store.folder(self.uri)
 
     def read(self) -> DeltaDeliverySnapshot | None:
-        """Returns the newest snapshot, or None without a table. Raises TableUnavailable, UnsupportedTable."""
+        """Reads the newest snapshot. Returns None without a table. Raises TableUnavailable, UnsupportedTable."""
         if is_inside(self.uri, self._root):
             raise UnsupportedTable(self.uri, "it is inside the root of the queue")
         with self._errors():
@@ -108,7 +108,7 @@ class DeltaDeliveryTable:
         return DeltaDeliverySnapshot(self, table, self._mark(table.version()))
 
     def latest(self) -> DeltaDeliverySnapshot | None:
-        """Returns the newest snapshot, without reading it if it was kept. Threads never share a snapshot."""
+        """Returns a kept snapshot if it is still the newest. Otherwise reads the newest snapshot like ``read``."""
         with suppress(IndexError):
             known = self._kept.pop()
             if known.mark is not None and self._mark(known.version) == known.mark:
@@ -116,11 +116,11 @@ class DeltaDeliveryTable:
         return self.read()
 
     def keep(self, snapshot: DeltaDeliverySnapshot) -> None:
-        """Keeps a snapshot for the next delivery. The snapshot must not have been used for a commit."""
+        """Keeps a snapshot for the next call of ``latest``. It must not have been used for a commit."""
         self._kept.append(snapshot)
 
     def _mark(self, version: int) -> object:
-        """Returns a value that changes if this version's log entry is replaced, or None without an entry."""
+        """Returns the identity of the file of a log entry, or None if there is no such entry."""
         with self._errors():
             try:
                 return self._folder.entry(entry_name(version))[1:]
@@ -128,7 +128,7 @@ class DeltaDeliveryTable:
                 return None
 
     def create(self, schema: pa.Schema) -> None:
-        """Creates the table without rows, unless the table exists. Only one of several processes creates it."""
+        """Creates an empty table. Does nothing if the table exists, or if another process creates it first."""
         with self._errors(), TemporaryDirectory() as scratch:
             DeltaTable.create(scratch, schema)
             made = LocalFolder(scratch).read(entry_name(0))
@@ -161,12 +161,12 @@ class DeltaDeliveryTable:
         return [json.loads(line) for line in text.splitlines() if line]
 
     def has_files(self, names: Iterable[str]) -> bool:
-        """True if all the files ``names`` of the table exist. Raises TableUnavailable."""
+        """True if the table's directory has all of these files. Raises TableUnavailable."""
         with self._errors():
             return all(map(self._folder.exists, names))
 
     def sync(self, version: int) -> None:
-        """Syncs new log entries up to ``version``, and their files, to a local disk (TAB-24)."""
+        """Flushes new log entries, up to ``version``, and the files that they add, to the local disk (TAB-24)."""
         folder = self._folder
         if folder.local is None or not self.store.syncs or version <= self._synced:
             return
@@ -189,14 +189,14 @@ class DeltaDeliveryTable:
 
 @attrs.frozen
 class DeltaDeliverySnapshot:
-    """One version of a delivery table. Refuses a commit of a delivery that was settled after this version."""
+    """One version of a delivery table. A commit fails if the delivery was committed or blocked since."""
 
     target: DeltaDeliveryTable
     handle: DeltaTable
     mark: object = None
-    """Identity of the file of the newest log entry. A changed identity means that the entry was replaced."""
+    """Identity of the log entry's file. If the identity changes, the entry was replaced."""
     _versions: dict[str, int] = attrs.field(factory=dict, init=False)
-    """Known versions by application id, because finding a version takes milliseconds."""
+    """Versions of application ids that were looked up before. A lookup takes milliseconds."""
 
     @property
     def table_id(self) -> str:
@@ -239,10 +239,10 @@ class DeltaDeliverySnapshot:
         return self._versions[app_id]
 
     def search(self, delivery: DeliveryIdentity) -> tuple[int, str | None] | None:
-        """Returns the version of ``app_id`` in the commit of a delivery or its block, and the lease id.
+        """Searches the log for the commit or the block of a delivery. Returns its version and its lease id.
 
-        The lease id is None in a user's commit. Returns ``(-1, None)`` if there is no such commit, or None if
-        older entries were not searched.
+        The lease id is None if a user made the commit. Returns ``(-1, None)`` if there is no such commit, or None
+        if older entries were not searched.
         """
         newest = self.version
         for number in range(newest, max(-1, newest - _SEARCHED), -1):
@@ -259,7 +259,7 @@ class DeltaDeliverySnapshot:
         return None if newest >= _SEARCHED else (-1, None)
 
     def append(self, delivery: DeliveryIdentity, rows: pa.Table | WrittenRows, merge_schema: bool = False) -> None:
-        """Appends rows as a delivery. Raises RowsRefused, or CommitRefused if the commit may not have landed."""
+        """Appends the rows of a delivery. Raises RowsRefused, or CommitRefused if the commit may have failed."""
         if not isinstance(rows, pa.Table):
             return self._add(delivery, rows)
         fitting = columns_of(rows, self.schema, merge_schema)
@@ -299,7 +299,7 @@ class DeltaDeliverySnapshot:
             )
 
     def block(self, *deliveries: DeliveryIdentity) -> None:
-        """Commits an entry after which no rows of these deliveries can land. Raises the errors of ``append``."""
+        """Commits an entry that makes later commits of these deliveries fail. Raises the errors of ``append``."""
         blocks = [_transaction(each, each.block) for each in deliveries]
         properties = _properties(deliveries[0].lease_id, *blocks)
         with self._commit():

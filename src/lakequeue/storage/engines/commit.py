@@ -1,4 +1,4 @@
-"""Commits a change under a fence. A token in the log proves that the commit landed."""
+"""Commits a change if the versions on which it relies are unchanged. A token in the log proves the commit."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from lakequeue.storage.snapshot import ReplacedLog
 from lakequeue.storage.store_failures import first_line, unanswered_version
 
 OLDEST_BASE = 1.0
-"""Seconds for which a check of an object store's log is valid. See docs/internals/fence.md."""
+"""Seconds after which a commit to an object store checks the log again. See docs/internals/fence.md."""
 LONG_COMMIT = 600.0
-"""Seconds after which a commit searches the log for its token. The process may have been suspended for so long."""
+"""A commit that took more seconds searches the log for its token, as its process may have been suspended."""
 TRIM_EVERY = 100
-"""Number of commits between two attempts to trim a local log."""
+"""A local log is trimmed each time after this number of commits."""
 _UNANSWERED = 2
-"""Maximum number of repeats of a commit that got no answer. A late request of each attempt may still land."""
+"""Maximum number of repeats of a commit for which storage gave no answer. Any attempt may still succeed."""
 _T_co = TypeVar("_T_co", covariant=True)
 Ids = Mapping[str, int]
 """Application ids with their versions."""
@@ -36,38 +36,38 @@ Ids = Mapping[str, int]
 
 @attrs.frozen
 class Change(Generic[_T_co]):
-    """A decision that takes effect by a commit."""
+    """A decision that a commit will carry out."""
 
     fence: Ids
-    """Application ids with the versions on which the decision relies. Version 0 means never committed."""
+    """Versions of application ids on which the decision relies. Version 0 means that none was committed."""
     ids: Ids
-    """Application ids with the versions that the commit sets."""
+    """Versions of application ids that the commit sets."""
     write: Callable[[Ids, str], None]
-    """Makes the commit. Takes the application ids to set, and the token of the commit."""
+    """Writes the commit. Gets the versions of application ids to set, and the commit's token."""
     value: _T_co
     found: Callable[[], bool] = lambda: False
-    """Called after a lost race, on the newest snapshot. Returns True if another process made the same change."""
+    """Called after a lost race. Returns True if the newest snapshot shows the same change by another process."""
     counts: Ids = MappingProxyType({})
-    """Numbers of changed messages, by kind of change such as ``send``."""
+    """Number of changed messages for each kind of change, such as ``send``."""
     late: bool = False
-    """True to decide before waiting for the turn to commit. Another process may make the change meanwhile."""
+    """True if the process decides first, and then waits for its turn, while others may make the same change."""
     patient: bool = True
-    """True to wait for the turn even while other processes commit. Used only if ``late`` is True."""
+    """True to wait for the turn although other processes commit. Matters only if ``late`` is True."""
 
 
 class Ended(Enum):
-    """Outcome of an attempt to commit. After any outcome except ``LANDED``, the newest snapshot is loaded."""
+    """Outcome of an attempt to commit. Unless it is ``LANDED``, the newest snapshot was loaded."""
 
     LANDED = auto()
-    """The change is committed, maybe by another process."""
+    """The change is in the log. Maybe another process made the same change."""
     TRY_AGAIN = auto()
-    """The fence still holds. The commit may be tried again."""
+    """The commit failed, but the decision is still right. Try the same commit again."""
     LOST = auto()
-    """The race is lost. The change must be decided again."""
+    """Another commit came first. Decide again."""
 
 
 class Commit:
-    """A commit in progress. The caller must lock the table's handle from the decision until the outcome."""
+    """A commit and its attempts. The caller must lock the table's handle from the decision until the outcome."""
 
     def __init__(self, table: Table, change: Change[object]) -> None:
         """Prepares a commit on the loaded snapshot of a table."""
@@ -76,13 +76,13 @@ class Commit:
         self._lineage = table.lineage
         self._token = new_token(change.counts, table.lost_races)
         self._stale = 0
-        """Number of attempts that failed because files were missing. The second such failure means damage."""
+        """Number of attempts that failed because files were missing. After two, the table counts as damaged."""
         self._unanswered = 0
-        """Number of attempts to which storage gave no answer."""
+        """Number of attempts for which storage gave no answer."""
         self._unanswered_version = 0
-        """Newest version that a late request of an unanswered attempt may still create."""
+        """Newest version that an attempt without answer may still create, if storage carries it out late."""
         self._before_unanswered = 0
-        """Version before the first unanswered attempt. The search for the token begins after this version."""
+        """Version before the first attempt without answer. The token is searched in later versions."""
 
     def attempt(self) -> Ended:
         """Tries to commit once, and returns the outcome.
@@ -109,18 +109,18 @@ class Commit:
         return ended
 
     def give_up(self) -> None:
-        """Raises QueueClientError if an attempt may still land. The change must then not be repeated."""
+        """Raises QueueClientError if storage may still carry out an attempt. Then do not repeat the change."""
         if self._table.version < self._unanswered_version:
             raise _unknown(self._table, TimeoutError("no answer came"), "it may still land")
 
     def _holds(self) -> bool:
-        """True if the fence holds on the loaded snapshot, and the log was not replaced."""
+        """True if the loaded snapshot has the versions of the fence, and the log was not replaced."""
         fence = self._change.fence.items()
         same = self._table.lineage is self._lineage  # a restored log may have the same numbers again
         return same and all(self._table.transaction(app_id) == version for app_id, version in fence)
 
     def _may_commit(self) -> bool:
-        """True if the fence holds, and the log still has the snapshot. If not, loads the newest snapshot."""
+        """True if the fence holds and the log has the loaded snapshot. Otherwise loads the newest snapshot."""
         table = self._table
         try:
             # A handle that moved on since the decision would accept a stale commit: two messages, one offset.
@@ -138,7 +138,7 @@ class Commit:
         return False
 
     def _came_late(self) -> Ended:
-        """Returns LANDED if an earlier attempt at this commit has landed, else LOST."""
+        """Returns LANDED if an attempt without answer has landed after all. Otherwise returns LOST."""
         late = TimeoutError("no answer came")
         if self._unanswered_version and _landed(self._table, self._token, self._before_unanswered, late):
             return Ended.LANDED
@@ -148,7 +148,7 @@ class Commit:
     def _try(self, wall: float, machine: float) -> Ended:
         """Writes the commit, and returns the outcome.
 
-        ``wall`` and ``machine``: wall clock and monotonic clock at the beginning of the attempt, in seconds.
+        The attempt began at ``wall`` on the wall clock, and at ``machine`` on the monotonic clock, in seconds.
         """
         table = self._table
         base = table.version
@@ -171,7 +171,7 @@ class Commit:
         return Ended.TRY_AGAIN if self._holds() else Ended.LOST
 
     def _check_repeats(self, error: Exception, tried: int) -> None:
-        """Returns normally if the commit may be repeated after ``error``. Otherwise raises an error."""
+        """Raises an error unless the commit may be tried again after ``error``."""
         table = self._table
         self._stale += isinstance(error, StaleSnapshot)
         claimed = unanswered_version(error, tried)
@@ -190,10 +190,10 @@ class Commit:
 
 
 def is_base_in_log(table: Table) -> bool:
-    """True if the log still has the entry of the loaded snapshot, so that decisions may be committed (DUR-80).
+    """True if the log still has the loaded snapshot's entry, so that a commit may follow it (DUR-80).
 
-    On object stores, checks the log every ``OLDEST_BASE`` seconds. Returns False if the log then has a newer
-    version. Raises ReplacedLog.
+    On object stores, the log is checked every ``OLDEST_BASE`` seconds. If this check finds a newer version,
+    returns False. Raises ReplacedLog.
     """
     if local_path(table.path) is not None:
         return table.is_intact()
@@ -204,7 +204,7 @@ def is_base_in_log(table: Table) -> bool:
 
 
 def _landed(table: Table, token: str, base: int, error: Exception) -> bool:
-    """True if a commit after version ``base`` has the token. Raises QueueClientError if that is unknown."""
+    """True if a version after ``base`` has the token. Raises QueueClientError if that cannot be found out."""
     try:
         table.refresh()
         landed = table.landed(token, base)

@@ -11,19 +11,19 @@ LIBRARIES = {"obstore", "pyarrow", "pyspark", "py4j"}
 
 
 class LostRace(Exception):
-    """Raised if another commit came first. The caller decides again on the newest snapshot, and commits."""
+    """Raised if another commit came first. Load the newest snapshot, and decide again."""
 
 
 class StaleSnapshot(LostRace, FileNotFoundError):
-    """Raised if files of the loaded snapshot are gone. The caller loads the newest snapshot."""
+    """Raised if files of the loaded snapshot no longer exist. Load the newest snapshot."""
 
 
 class StaleAttributes(Exception):
-    """Raised if the queue's attributes changed since messages were validated. The caller validates again."""
+    """Raised if the queue's attributes changed after the messages were validated. Validate them again."""
 
 
 _FAILURES = (OSError, LostRace, LogTrimmed, json.JSONDecodeError, UnicodeDecodeError)
-"""Further exceptions that count as storage failures: file errors, lost races, and unreadable logs."""
+"""Exceptions from other modules that also count as storage failures."""
 
 
 def is_storage_failure(error: Exception) -> bool:

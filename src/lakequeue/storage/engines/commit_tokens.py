@@ -1,4 +1,4 @@
-"""Tokens of commits. A token in the log shows that its commit landed. Tokens also record lost races."""
+"""Tokens of commits. A commit has landed if the log has its token, which also counts the lost races."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lakequeue.storage.delta_log import read_entry
 from lakequeue.storage.folder import Folder
 
 _LOST = "lost_races"
-"""Field of a token with the number of races that were lost before the commit."""
+"""Field of a token. Its value is the number of races that were lost before the commit."""
 
 
 def new_token(counts: Mapping[str, int], lost: int) -> str:
@@ -19,7 +19,7 @@ def new_token(counts: Mapping[str, int], lost: int) -> str:
 
 
 def lost_races(folder: Folder, version: int, most: int) -> tuple[int, int]:
-    """Counts readable commits, and races lost before them, in the last ``most`` versions up to ``version``."""
+    """Returns the number of commits in the last ``most`` versions, and of races that were lost before them."""
 
     def lost(number: int) -> int | None:
         try:

@@ -1,4 +1,4 @@
-"""The data files of a commit, as both engines describe them in the log."""
+"""Describes the data files of a commit for the log. Both engines use these descriptions."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from lakequeue.model.clock import from_micros
 _STATISTICS = {"first_offset", "last_offset"} | {
     *("position", "sent_at", "delay_seconds", "source_receive_count", "group_id"),
 }
-"""Columns whose minimum, maximum and number of NULLs are in the Delta log."""
+"""Columns for which the log has the minimum, the maximum and the number of NULLs."""
 
 
 _FEW = 16
-"""Maximum number of rows for which Python computes minimum and maximum. Arrow computes them for more rows."""
+"""Up to this number of rows, Python computes minimum and maximum. Arrow is faster for more rows."""
 
 
 @attrs.frozen
@@ -34,7 +34,7 @@ class DataFile:
     partition: Mapping[str, str]
     """Partition values in Delta's form. An instant is written as ``2026-01-01T00:00:00.000000Z``."""
     minimum: Mapping[str, Any] = attrs.field(factory=dict)
-    """Minimum of each column with statistics. A text column is included only if all its values are equal."""
+    """Minimum of each column that has statistics. A text column is listed only if all its values are equal."""
     maximum: Mapping[str, Any] = attrs.field(factory=dict)
     nulls: Mapping[str, int] = attrs.field(factory=dict)
 
@@ -92,7 +92,7 @@ def _ends(column: pa.ChunkedArray) -> tuple[Any, Any]:
 
 
 def placed(files: Iterable[DataFile], first: int, sent_at: int) -> list[DataFile]:
-    """Gives message files consecutive offsets, beginning with ``first``, and the send instant ``sent_at``."""
+    """Returns the files with consecutive offsets from ``first`` on, and with the send time ``sent_at``."""
     base, opened, found = first, partition_text(from_micros(sent_at)), list[DataFile]()
     for file in files:
         found.append(attrs.evolve(file, partition={"base_offset": str(base), "opened_at": opened}))

@@ -1,6 +1,6 @@
-"""Accesses Delta's log and transactions through py4j. Their interfaces are not public.
+"""Uses Delta's log and transactions on the JVM through py4j. These interfaces are not public.
 
-Only ``engine="spark"`` uses this module. docs/operation/spark.md lists the releases of Delta that were tried.
+Only ``engine="spark"`` needs this module. docs/operation/spark.md lists the releases of Delta that were tried.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _BEFORE_TOKEN = 3
-"""Number of parameters of ``DeltaOperations.Write`` before the token: mode, partition columns, predicate."""
+"""Number of parameters of ``DeltaOperations.Write`` that come before the token."""
 
 
 _SESSION = {
@@ -51,7 +51,7 @@ def require(spark: SparkSession) -> None:
 
 
 class SparkDeltaLog:
-    """The Delta log of one table. Its methods make ``session`` the active Spark session while they run."""
+    """The Delta log of one table on the JVM. Each method makes ``session`` the active session while it runs."""
 
     def __init__(self, session: SparkSession, uri: str) -> None:
         self._session = session
@@ -65,7 +65,7 @@ class SparkDeltaLog:
             return self._java.update(False, self._none, self._none)
 
     def removals(self, snapshot: Any, partition: Mapping[str, Sequence[int | bool | str]]) -> list[Any]:
-        """Returns the actions for ``commit`` that remove a snapshot's files with these partition values."""
+        """Returns actions for ``commit``, which remove the snapshot's files with these partition values."""
         texts = {name: set(map(partition_text, among)) for name, among in partition.items()}
 
         def is_among(file: Any) -> bool:
@@ -110,7 +110,7 @@ class SparkDeltaLog:
         return self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(java).toSeq()
 
     def _operation(self, token: str) -> Any:
-        """Returns ``DeltaOperations.Write``, which the history shows. Newer releases have more parameters."""
+        """Returns the description of a commit for the table's history, with the token in it."""
         name = "org.apache.spark.sql.delta.DeltaOperations$Write"
         [constructor] = _class(self._jvm, name).getConstructors()
         more = [self._none] * (constructor.getParameterCount() - _BEFORE_TOKEN - 1)
@@ -121,7 +121,7 @@ class SparkDeltaLog:
 
 @contextlib.contextmanager
 def active(session: SparkSession) -> Iterator[None]:
-    """Makes a session the thread's active Spark session during the block. Delta's code uses the active session."""
+    """Makes a session the active Spark session of this thread during the block, as Delta's code requires."""
     from pyspark.sql import SparkSession
 
     jvm: Any = session._jvm
@@ -138,7 +138,7 @@ def active(session: SparkSession) -> Iterator[None]:
 
 
 def new_session(spark: SparkSession) -> SparkSession:
-    """Returns a new session on the same Spark context, with the settings that commits need."""
+    """Returns a new session of the same Spark application, with the settings that commits need."""
     with active(spark):
         session = spark.newSession()
     for name, value in _SESSION.items():
@@ -169,7 +169,7 @@ def lost_races() -> Iterator[None]:
 
 
 def _class(jvm: Any, name: str) -> Any:
-    """Returns a Java class from the session's class loader. Only this loader knows added jars."""
+    """Loads a Java class with the session's class loader, because other loaders do not know added jars."""
     return jvm.java.lang.Class.forName(name, True, jvm.java.lang.Thread.currentThread().getContextClassLoader())
 
 

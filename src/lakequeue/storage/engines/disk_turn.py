@@ -1,9 +1,10 @@
-"""Turns to commit to a table on a local disk. While one process has the turn and commits, other processes wait.
+"""Turns to commit to a table on a local disk. While one process commits, other processes wait for their turn.
 
-Turns only save work. The fence refuses stale commits. See docs/internals/fence.md.
+Without turns, commits are still correct, because a commit that came too late fails. Turns avoid lost races. See
+docs/internals/fence.md.
 
-The process that has the turn holds one lock. The next process in line holds another lock, so no process takes two
-turns in a row while another process waits.
+The process whose turn it is holds one lock, and the next process holds another. No process can take two turns in a
+row while another process waits.
 """
 
 from __future__ import annotations
@@ -20,29 +21,29 @@ from lakequeue.storage.engines.file_lock import FileLock, Held, table_id
 from lakequeue.storage.roots import local_path
 
 STOPPED = 0.25
-"""Seconds without a sign of life from the process in turn, after which processes go on without a turn."""
+"""If the process in turn shows no sign of life for these seconds, other processes commit without a turn."""
 FRESH = 0.05
-"""Minimum seconds between two signs of life of a process. Each sign is a write to the disk."""
+"""Minimum seconds between two signs of life, because each sign is a write to the disk."""
 LONGEST = 5.0
-"""Maximum seconds for which a process waits for a turn. After this time, the process commits without a turn."""
+"""Maximum seconds that a process waits for its turn. Then it commits without a turn."""
 POLL = 0.001
-"""Maximum seconds of the next process's first pauses. Later processes pause up to three times as long."""
+"""Maximum seconds of the first pauses, for the next process in line. Others pause up to three times as long."""
 PATIENCE = 1 / 16
-"""Maximum pause between two attempts to take the turn. The value is a share of the time waited."""
+"""Maximum pause between two attempts to take the turn, as a share of the time that the process has waited."""
 
 
 TURN_LOCKS = ("_next_turn.lock", "_turn.lock")
-"""Names of a table's lock files for turns. The process that is next in line holds the first file's lock."""
+"""Names of a table's two lock files: for the process that is next in line, and for the process in turn."""
 
 
 _mine = Held()
 
 
 class DiskTurn(NamedTuple):
-    """A process's turn to commit, or its permission to commit without a turn."""
+    """Yielded by ``turn`` when a process may commit, with or without a turn."""
 
     still_here: Callable[[], None] = lambda: None
-    """Shows a sign of life, so that other processes go on waiting for this turn."""
+    """Call this from time to time, so that other processes go on waiting for this process."""
     waited: bool = False
     """True if the process had to wait for another process's turn."""
 
@@ -51,10 +52,10 @@ class DiskTurn(NamedTuple):
 def turn(
     table_path: str, longest: float = LONGEST, until: Callable[[], bool] = lambda: False
 ) -> Iterator[DiskTurn]:
-    """Waits for the turn to commit, and holds the turn during the block. Reentrant.
+    """Waits for the turn to commit, and holds the turn during the block. Blocks may be nested.
 
-    The wait ends without the turn after ``longest`` seconds, once ``until()`` returns True, or if the process that
-    has the turn shows no sign of life.
+    Stops waiting after ``longest`` seconds, once ``until()`` returns True, or if the process in turn shows no sign
+    of life. Then the block runs without a turn.
     """
     local = local_path(table_path) or ""
     try:

@@ -1,6 +1,6 @@
-"""Writes Delta log entries of the point engine by one request to an object store. delta-rs needs five.
+"""Log entries that the point engine writes. An object store needs one request, while delta-rs sends five.
 
-The request fails if any commit came after the snapshot.
+Creating an entry fails if another process has committed the same version.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def entry(
     base: TableState | None = None,
     answers: str | None = None,
 ) -> list[Mapping[str, Any]]:
-    """Returns the actions of a commit on the version ``base`` (DUR-86). ``answers``: JSON object by request."""
+    """Returns the actions of a commit that follows ``base`` (DUR-86). ``answers`` is JSON, keyed by request."""
     now = _now()
     return _with_info(
         operation,
@@ -61,7 +61,7 @@ def first_entry(
     files: Iterable[DataFile] = (),
     transactions: Mapping[str, int] | None = None,
 ) -> bytes:
-    """Returns the log entry that creates a table. The entry may also add files and set application ids."""
+    """Returns the log entry that creates a table, with its first files and application ids if any."""
     now = _now()
     metadata = {
         "id": str(uuid.uuid4()),
@@ -121,7 +121,7 @@ def _with_info(
     others: Sequence[Mapping[str, Any]],
     answers: str | None = None,
 ) -> list[Mapping[str, Any]]:
-    """Returns the description of a commit, followed by the actions ``others``."""
+    """Returns a commit's actions: first the action that describes the commit, then ``others``."""
     newest = None if base is None else next(reversed(base.live), None)
     named = {BASE: base and base.token, NEWEST: newest, ANSWERS: answers}
     metrics = {

@@ -13,23 +13,23 @@ from lakequeue.storage.no_links import open_lock, open_lock_in
 
 
 class FileLock:
-    """A file lock of one open descriptor, which also excludes other threads. Not thread-safe.
+    """A lock on a file. Excludes other processes and other threads. A lock object is not thread-safe.
 
-    The lock ends with the process or this object. Closing another descriptor does not release the lock.
+    The lock ends with the process or with this object, not when another descriptor is closed.
     """
 
     def __init__(self, path: str, folder: int | None = None) -> None:
-        """Does not open the lock's file at ``path``. ``folder``: descriptor of the opened directory."""
+        """Prepares a lock, but opens no file. ``folder`` is a descriptor of its directory, if already open."""
         self.path = path
         self._folder = folder
         self.exclusive: bool | None = None
-        """True if the lock is held exclusively, False if shared, None if not held."""
+        """True if this object holds the lock exclusively, False if it shares the lock, None if it has no lock."""
         self._file: FileIO | None = None
 
     def take(self, *, exclusive: bool) -> bool:
-        """Takes the lock without waiting. Returns False if the lock is held, or if its file was replaced.
+        """Tries to take the lock. Returns False if another holder has the lock, or if its file was replaced.
 
-        Raises OSError if the file cannot be opened. The directory is never created.
+        Raises OSError if the file cannot be opened. Creates the file, but no directory.
         """
         file = self._file
         if file is None:
@@ -51,13 +51,13 @@ class FileLock:
         return open_lock_in(self._folder, os.path.basename(path), flags)
 
     def stamp(self) -> None:
-        """Records the time in the lock's file, for waiting processes. Does nothing without the exclusive lock."""
+        """Sets the time of the lock's file to now, which shows other processes that the holder works."""
         if self._file is not None and self.exclusive:
             os.utime(self._file.fileno())
 
     @property
     def stamped(self) -> float:
-        """Time of the last ``stamp`` of the lock's holder, in seconds by the wall clock."""
+        """Time at which the holder called ``stamp`` last, in seconds since 1970."""
         return 0.0 if self._file is None else os.fstat(self._file.fileno()).st_mtime
 
     def release(self) -> None:
@@ -71,7 +71,7 @@ class FileLock:
 
 
 class Held(threading.local):
-    """Locks of this thread, by ``table_id``. A lock for which the thread stopped waiting may be included."""
+    """Locks of this thread, by ``table_id``. May include a lock that the thread did not get."""
 
     def __init__(self) -> None:
         self.locks: weakref.WeakValueDictionary[tuple[int, int], FileLock] = weakref.WeakValueDictionary()
@@ -95,7 +95,7 @@ _open: weakref.WeakSet[FileLock] = weakref.WeakSet()
 
 
 def _close_in_child() -> None:
-    """Closes the locks in a forked child. Otherwise, the child would hold the locks after its parent's death."""
+    """Closes the locks in a forked child, which would otherwise still hold them after its parent's death."""
     for lock in list(_open):
         if lock._file is not None:
             lock._file.close()

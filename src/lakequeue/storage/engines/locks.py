@@ -1,7 +1,7 @@
-"""The commit lock of a table on local disks, between threads and between processes.
+"""The commit lock of a table on a local disk. Threads and processes share it. Object stores need no lock.
 
-The point engine commits under the shared lock. Removals, and commits through Spark, need the exclusive lock. Spark
-may overwrite a concurrent entry on ``file://``. Object stores need no lock.
+A commit of the point engine takes the lock shared. The removal of files takes the lock exclusively, and so does a
+commit through Spark, which may overwrite another commit on ``file://``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOCKS = ("_commit.lock", *TURN_LOCKS)
 
 
 class LockHeld(QueueClientError):
-    """Raised if another process held the lock until the deadline. Nothing was changed."""
+    """Raised if another process held the lock for too long. Nothing was changed."""
 
 
 _mine = Held()
@@ -38,7 +38,8 @@ def committing(
 ) -> Iterator[None]:
     """Holds the table's commit lock during the block. Does nothing on object stores.
 
-    A thread may nest blocks, but a shared lock cannot become exclusive. ``folder``: descriptor of the directory.
+    Blocks of one thread may be nested, but not an exclusive lock inside a shared lock. ``folder`` is a descriptor
+    of the directory.
 
     Raises:
         LockHeld: another process held the lock for ``patience`` seconds. None means ``PATIENCE``.

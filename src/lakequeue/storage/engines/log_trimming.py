@@ -1,6 +1,6 @@
-"""Keeps logs short: writes checkpoints, and removes old log entries.
+"""Keeps logs short: writes checkpoints, and removes log entries that a checkpoint replaces.
 
-A checkpoint is a version of a table as a Parquet file. ``cleaning`` keeps removed files for a time.
+A checkpoint is a Parquet file with the state of a table. ``cleaning`` removes data files later.
 """
 
 from __future__ import annotations
@@ -81,20 +81,20 @@ def _add(file: LiveFile) -> dict[str, Any]:
 
 
 LOG_ENTRIES = 200
-"""Number of entries that a fast-growing log keeps. Opening a table lists all entries of the log."""
+"""Number of entries to which a fast-growing log is cut, because opening a table lists all entries."""
 READING = 15.0
-"""Minimum age of removed entries, in seconds, because readers may have just listed younger entries."""
+"""Seconds for which an entry is kept in any case, because a reader may have listed it just now."""
 _LOG_FILE = re.compile(r"\.?(\d{20})\.(json|checkpoint(\..+)?\.(parquet|json)|crc)(\.crc)?$")
 """Pattern for the files of a version that any Delta writer leaves in a log."""
 _log = logging.getLogger("lakequeue")
 
 
 def trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
-    """Removes log entries below the newest checkpoint that is old enough. Returns their number and size.
+    """Removes the log entries before an old checkpoint. Returns the number and size of the removed files.
 
-    On local disks, a checkpoint is old enough after ``retention.log_minutes``, or if ``LOG_ENTRIES`` entries
-    follow it. On object stores, the checkpoint and its commit must have an age of
-    ``retention.remote_log_minutes``. Missing and unreadable checkpoints are ignored (DUR-3).
+    Uses the newest checkpoint that is old enough. On local disks, it must be ``retention.log_minutes`` old, or
+    ``LOG_ENTRIES`` entries must follow it. On object stores, the checkpoint and its commit must be
+    ``retention.remote_log_minutes`` old. Missing and unreadable checkpoints are ignored (DUR-3).
 
     Raises:
         LockHeld: another process held the lock for ``patience`` seconds; nothing was removed.
@@ -131,7 +131,7 @@ def _trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
 
 
 def _found(table: Folder) -> tuple[Collection[int], dict[int, ListedFile]]:
-    """Returns the versions of a log's entries, and the log's checkpoints by version."""
+    """Returns the versions that have a log entry, and the checkpoints by version."""
     if not isinstance(table, LocalFolder):
         found = listed(table)
         return found.entries, found.checkpoints
@@ -144,16 +144,16 @@ def _found(table: Folder) -> tuple[Collection[int], dict[int, ListedFile]]:
 
 
 def trim_below(table: Folder, version: int) -> Freed:
-    """Removes a local log below a version, if this or a later version has a checkpoint.
+    """Removes a local log below a version. Returns the number and size of the removed files.
 
-    Returns the number and size of the removed files. The caller must hold the exclusive lock.
+    Removes nothing without a checkpoint of this or a later version. The caller must hold the exclusive lock.
     """
     above = (number for number in listed(table).checkpoints if number >= version)
     return table.remove(_below(table, version)) if any(map(partial(_holds, table), above)) else Freed()
 
 
 def _below(table: Folder, version: int) -> list[str]:
-    """Returns the files of a log below a version, oldest first. The caller must remove the files in this order."""
+    """Returns the log files of lower versions, oldest first. Remove them in this order."""
     found = ((version_of(file.name), file.name) for file in table.files(LOG))
     return [name for number, name in sorted(found) if 0 <= number < version]
 
@@ -165,7 +165,7 @@ def version_of(name: str) -> int:
 
 
 def _holds(table: Folder, version: int) -> bool:
-    """True if the checkpoint of a version is on disk and readable."""
+    """True if the version's checkpoint can be read, also after a power cut."""
     try:
         table.sync([checkpoint_name(version)])
         read_checkpoint(table, version)
@@ -176,7 +176,7 @@ def _holds(table: Folder, version: int) -> bool:
 
 
 def wants_checkpoint(table: Folder, version: int, retention: Retention) -> bool:
-    """True if commits have followed the newest checkpoint, and the checkpoint is older than half the retention."""
+    """True if there are commits after the newest checkpoint, whose age is over half of the retention time."""
     checkpoints = listed(table).checkpoints
     if not checkpoints:
         return version > 0

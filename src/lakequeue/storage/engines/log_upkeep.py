@@ -1,4 +1,4 @@
-"""Upkeep of a table's log by its committers: trims the log, and removes entries that a restore left over."""
+"""Cleans up a table's log after a commit: trims it, and removes entries that a restore left over."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import first_line
 
 TRIM_PATIENCE = 0.2
-"""Seconds for which trimming waits for the table's lock. Without the lock, nothing is trimmed."""
+"""Seconds to wait for the table's lock. If another process keeps the lock, nothing is trimmed."""
 
 _log = logging.getLogger("lakequeue")
 

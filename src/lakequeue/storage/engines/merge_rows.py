@@ -14,20 +14,20 @@ import pyarrow.compute as pc
 from lakequeue.storage.delta_log import LiveFile
 
 MANY_FILES = 16
-"""Maximum number of a partition's files without key statistics. With more files, a MERGE joins them."""
+"""Number of files without statistics of the key in a partition, above which a MERGE joins the files."""
 _JOINED_ROWS = 256
-"""Maximum rows of a file that a MERGE joins. Joining larger files would make small changes slow."""
+"""Maximum rows of a file that a MERGE joins with other files, so that small changes stay fast."""
 _MANY_EDGES = 16
-"""Maximum number of range ends for which rows are sliced. With more ends, a filter is faster than slices."""
+"""Up to this number of range ends, the kept rows are sliced. With more ends, a filter is faster."""
 
 
 class FileRewrite(NamedTuple):
-    """Files of one partition that a MERGE replaces, with the new rows. ``rows`` may be empty."""
+    """Files of one partition that a MERGE replaces by a file with ``rows``. Without rows, it only removes them."""
 
     partition: dict[str, Any]
     removed: list[LiveFile]
     rows: pa.Table
-    """New rows of the partition, without partition columns."""
+    """Rows that replace the files, without the partition columns."""
 
 
 def rewrites(
@@ -37,7 +37,7 @@ def rewrites(
     files: Sequence[LiveFile],
     read: Callable[[LiveFile], pa.Table],
 ) -> Iterator[FileRewrite]:
-    """Applies ``source`` to the files that may hold its keys.
+    """Applies the changes in ``source`` to the files that may have rows with the same keys.
 
     Args:
         source: rows with a column ``op``. ``put`` inserts or replaces the row of a key. ``del`` deletes the row.
@@ -78,7 +78,7 @@ def _where(rows: pa.Table, wanted: npt.NDArray[np.bool_]) -> list[pa.Table]:
 
 
 def _may_hold(file: LiveFile, key: str, ordered: Sequence[Any]) -> bool:
-    """True if a row of the file may have one of the keys. ``ordered`` holds the keys."""
+    """False if the file's statistics show that it has none of these keys, which must be sorted."""
     if key not in file.minimum or key not in file.maximum:
         return True
     at = bisect_left(ordered, file.minimum[key])

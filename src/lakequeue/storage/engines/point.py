@@ -45,7 +45,7 @@ _UNPACKED = 2**14
 _READS = 3
 """Maximum number of times that a failed read of the newest version is repeated."""
 _AHEAD = 4
-"""Maximum number of log entries that a commit to an object store reads at once."""
+"""Maximum number of log entries that a commit to an object store reads concurrently."""
 _PUT_BACK = "was replaced during a commit, whose outcome is unknown: a backup was restored, or a repair was made"
 
 
@@ -54,8 +54,8 @@ class Table(TableVersion):
 
     All reads refer to the loaded snapshot. ``refresh`` and commits load a newer snapshot.
 
-    A commit raises ``LostRace`` if another commit came first. After another error, ``landed`` returns True if the
-    commit landed in spite of the error.
+    A commit raises ``LostRace`` if another commit came first. After any other error, the commit may still have
+    landed: ask ``landed``.
     """
 
     commits_alone = False
@@ -63,38 +63,38 @@ class Table(TableVersion):
     state: Snapshot
 
     def __init__(self, store: Store, path: str, version: int | None = None) -> None:
-        """Opens a version of the table, by default the newest. A handle on an older version is read-only."""
+        """Opens the newest version of the table, or a given version, which is read-only."""
         self.store = store
         self.folder = self._writes = store.folder(path)
         folder = self.folder
         super().__init__(folder, self._newest(folder) if version is None else Snapshot(folder, version))
         self.lineage = object()
-        """Lineage token. Replaced when the loaded log may not continue the known log, as after a restore."""
+        """Identifies the log. A new object replaces it if the log may have been replaced, as by a restore."""
         self.lost_races = 0
-        """Number of races that this handle has lost since its last commit. The next commit records the number."""
+        """Races that this handle has lost since its last commit. The next commit writes this number to the log."""
         self._unsynced = False
         self._last_written: tuple[int, Entry] | None = None  # the last entry written, and its version
 
     def refresh(self) -> None:
-        """Loads the newest snapshot. Raises ReplacedLog if the caller must open another handle."""
+        """Loads the newest snapshot. Raises ReplacedLog if another log has replaced the table's log."""
         self.look()
         self.sync_entries()
 
     def look(self, most: float = math.inf, at_once: int = 1) -> None:
-        """Loads the newest snapshot. Until ``sync_entries``, a power cut may undo the loaded entries.
+        """Loads the newest snapshot. A power cut may still undo its entries, until ``sync_entries`` is called.
 
-        ``most`` and ``at_once`` are arguments of ``Snapshot.follow``.
+        For the arguments, see ``Snapshot.follow``.
         """
         self._follow(partial(Snapshot.follow, most=most, at_once=at_once))
 
     def sync_entries(self) -> None:
-        """Syncs the entries that ``look`` has loaded to the disk. Every commit calls ``sync_entries`` first."""
+        """Makes the entries that ``look`` has loaded survive a power cut. Each commit does this first."""
         if self._unsynced:
             self.folder.sync([LOG], above=False)
             self._unsynced = False
 
     def confirm(self, most: float = math.inf, at_once: int = 1) -> None:
-        """Loads the newest snapshot, and always checks if the log was replaced. Arguments as in ``look``."""
+        """Loads the newest snapshot like ``look``, after checking in any case that the log was not replaced."""
         self._follow(partial(Snapshot.confirm, most=most, at_once=at_once))
         self.sync_entries()
 
@@ -109,14 +109,14 @@ class Table(TableVersion):
         self._note_copy()
 
     def _note_copy(self) -> bool:
-        """Replaces ``lineage``, and returns True, if files of the log are copies, as after a restore."""
+        """If files of the log are copies, as after a restore, replaces ``lineage`` and returns True."""
         copied, self.state.was_copied = self.state.was_copied, False
         self.lineage = object() if copied else self.lineage
         return copied
 
     @contextmanager
     def pinned(self) -> Iterator[int | None]:
-        """Makes commits in the block use the present directory, even if the directory is renamed.
+        """Opens the directory, so that commits in the block use it even if it is renamed.
 
         Yields the descriptor of a local directory, or None on an object store.
         """
@@ -127,14 +127,14 @@ class Table(TableVersion):
                 self._writes = self.folder
 
     def is_intact(self) -> bool:
-        """True if a local log still has the entry of the loaded version, and the file is no copy.
+        """True if a local log still has the entry of the loaded version, in the same file and not in a copy.
 
         Raises ReplacedLog if the log has another entry of this version.
         """
         return self.state.is_in_log(self._writes) and not self._note_copy()
 
     def set_aside(self) -> None:
-        """Removes entries that a restore left over (DUR-86). The caller holds a local table's exclusive lock."""
+        """Removes entries that a restore left over (DUR-86). Hold the exclusive lock of a local table."""
         self.state.strays = []
         # anew if an entry goes between the listing and its read: the restore removes entries itself
         strays = self._load(lambda: Snapshot(self._writes, put_back=self.path in self.store.restored)).strays
@@ -150,7 +150,7 @@ class Table(TableVersion):
         _log.warning(text, self.path, strays[0], strays[-1])
 
     def learn(self, other: Table) -> None:
-        """Adopts the last commit of another handle of this process, without reading the log. Thread-safe."""
+        """Takes over the last commit of another handle of this process, to save reading it. Thread-safe."""
         if other._last_written is not None:
             self.state.learn(*other._last_written)
 
@@ -158,10 +158,9 @@ class Table(TableVersion):
         self.refresh()
 
     def lost(self, file: LiveFile) -> Exception:
-        """Returns the error for a missing file of the loaded snapshot.
+        """Returns the error for a missing file: StaleSnapshot if the newest snapshot does not need the file.
 
-        StaleSnapshot: the newest snapshot lacks the file. ReplacedLog: the log went back. DamagedTable: all other
-        cases.
+        Returns ReplacedLog if the log has become older, and DamagedTable in all other cases.
         """
         newest = self._newest(self.folder)
         if file.path in newest.live:
@@ -175,7 +174,7 @@ class Table(TableVersion):
         self._create_entry("WRITE", [self.write_file(rows)], [], transactions, token)
 
     def add(self, files: Sequence[DataFile], transactions: Mapping[str, int], token: str) -> None:
-        """Adds files that are already below the table, in one commit. Without files, makes an empty commit."""
+        """Commits files that are in the table's directory already. Without files, makes an empty commit."""
         self._writes.sync(file.path for file in files)  # other processes wrote them, maybe without syncs
 
         def fits(other: Entry) -> bool:
@@ -191,7 +190,7 @@ class Table(TableVersion):
         token: str,
         answers: str | None = None,
     ) -> None:
-        """Replaces the rows whose partition values are among ``partition``, by ``rows``.
+        """Replaces all rows that have one of these partition values, by ``rows``, in one commit.
 
         Each table of ``rows`` becomes a file. A table must not be empty, and must not have rows of two partitions.
         """
@@ -208,7 +207,7 @@ class Table(TableVersion):
     def exchange(
         self, removed: Sequence[LiveFile], rows: Iterable[pa.Table], transactions: Mapping[str, int], token: str
     ) -> None:
-        """Replaces files by a file for each table of ``rows``. Fails if a commit came after the snapshot."""
+        """Replaces files by a file for each table of ``rows``. Raises LostRace if any commit came first."""
         added = [self.write_file(each) for each in rows]
         self._create_entry("WRITE", added, removed, transactions, token)
 
@@ -220,9 +219,9 @@ class Table(TableVersion):
         token: str,
         answers: str | None = None,
     ) -> None:
-        """Merges ``source``, which has a column ``op`` (``put`` or ``del``), into the table.
+        """Inserts, replaces or deletes rows by ``key``. The column ``op`` of ``source`` has ``put`` or ``del``.
 
-        Rows match if ``key`` and the partition columns are equal. ``rows`` keeps the new files' rows in memory.
+        Rows match if ``key`` and the partition columns are equal. The new files' rows stay in memory.
         """
         partitions = self.state.partitions
         added, removed, contents = [], [], {}
@@ -239,7 +238,7 @@ class Table(TableVersion):
         return token in self.state.tokens(since)
 
     def has_read_since(self, since: int) -> bool:
-        """True if there are commits after version ``since``, and all of these commits are readable."""
+        """True if there are versions after ``since``, and the log entries of all of them could be read."""
         return 0 < len(list(self.state.tokens(since))) == self.version - since
 
     def checkpoint(self) -> None:
@@ -255,7 +254,7 @@ class Table(TableVersion):
         return snapshot
 
     def _load(self, load: Callable[[], Snapshot]) -> Snapshot:
-        """Loads the newest version with ``load``. Calls ``load`` again if the log is trimmed meanwhile."""
+        """Calls ``load`` to load the newest version. Calls it again if another process trims the log meanwhile."""
 
         def renew(error: Exception) -> None:
             lists = self.folder.local is not None and is_table(self.folder)
@@ -268,7 +267,7 @@ class Table(TableVersion):
             raise DamagedTable(self.path, None, f"its log has a gap, {error}") from error
 
     def repeated(self, read: Callable[[], _T]) -> _T:
-        """Returns the result of ``read``. If files were removed meanwhile, refreshes and reads again."""
+        """Calls ``read``, and returns its result. If a file is missing, loads the newest snapshot and repeats."""
         return _again(read, lambda _: self.refresh(), OSError)
 
     def write_file(self, rows: pa.Table) -> DataFile:
@@ -285,7 +284,7 @@ class Table(TableVersion):
         fits: Callable[[Entry], bool] | None = None,
         answers: str | None = None,
     ) -> None:
-        """Creates the log entry after the loaded version, or later if ``fits`` accepts the entries between.
+        """Creates the next log entry. If the version is taken, takes a later one if ``fits`` accepts the entries.
 
         Raises:
             LostRace: another commit came first.
@@ -329,7 +328,7 @@ class Table(TableVersion):
             threading.Thread(target=self._try, args=[self.checkpoint], name="lakequeue-checkpoint").start()
 
     def _moves_on(self, fits: Callable[[Entry], bool], tries: int) -> bool:
-        """Calls ``fits`` with the entry that took the version. Returns True if ``fits`` accepts the entry.
+        """Returns True if ``fits`` accepts the entries that other processes have committed meanwhile.
 
         Loads accepted entries. On object stores, loads a refused entry, too.
         """
@@ -346,7 +345,7 @@ class Table(TableVersion):
         return fitting
 
     def _is_still_based(self) -> bool:
-        """True if the log still has the entry below the new entry (DUR-85). Always True on object stores."""
+        """True if a local log still has the entry before the new entry (DUR-85), or on an object store."""
         if not isinstance(self._writes, LocalFolder):
             return True  # a look costs a request
         try:
@@ -399,7 +398,7 @@ class Engine:
 def _again(
     read: Callable[[], _T], renew: Callable[[Exception], None], gone: type[Exception] | tuple[type[Exception], ...]
 ) -> _T:
-    """Calls ``read``. After an error of class ``gone``, calls ``renew``, and then calls ``read`` again."""
+    """Calls ``read`` until no error of class ``gone`` occurs. Calls ``renew`` after each of these errors."""
     for _ in range(_READS):
         try:
             return read()
@@ -420,7 +419,7 @@ def write_file(
     name: str | None = None,
     new_folder: bool = False,
 ) -> DataFile:
-    """Writes rows of one partition as a file below the table. ``rows`` includes the partition columns."""
+    """Writes rows of one partition to a file, without a commit. The rows include the partition columns."""
     partition = {name: rows[name][0].as_py() for name in partitions}
     return write_rows(table, rows.drop_columns(list(partitions)), partition, name=name, new_folder=new_folder)
 
@@ -433,9 +432,9 @@ def write_rows(
     name: str | None = None,
     new_folder: bool = False,
 ) -> DataFile:
-    """Writes rows without partition columns as a file of one partition. Commits nothing.
+    """Writes rows of one partition to a file, without a commit. The rows have no partition columns.
 
-    A file with a given ``name`` is not synced. ``Table.add`` syncs the file before the commit.
+    If ``name`` is given, the file is not synced. ``Table.add`` syncs the file before the commit.
     """
     # not in a directory for each partition, as Delta does not ask for it: making one costs two more syncs
     path = name or f"{uuid.uuid4()}.parquet"

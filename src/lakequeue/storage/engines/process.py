@@ -16,7 +16,7 @@ def note_use() -> None:
 
 
 def check() -> None:
-    """Raises QueueClientError in a child process that was forked after its parent had used storage."""
+    """Raises QueueClientError if this process was forked from a process that had used storage before."""
     if _user not in (None, os.getpid()):
         raise QueueClientError(
             "lakequeue cannot be used after fork(), which this process came from: open LakeQueue in each worker "

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 _COMMITTED = "spark.databricks.delta.lastCommitVersionInSession"
 _ROW_ORDER = ("position", "first_offset")
-"""Columns by which the rows of a file are sorted. Only the first column that the table has is used."""
+"""Columns by which the rows of a file may be sorted. A table is sorted by the first that it has."""
 
 
 class SparkTable(Table):
-    """A handle on one Delta table. Commits through Spark, and reads without the JVM. Other sessions may commit."""
+    """A handle on a Delta table that commits through Spark. Reads need no JVM. Other sessions may also commit."""
 
     commits_alone = True
 
@@ -42,7 +42,7 @@ class SparkTable(Table):
         self._session = new_session(spark)
         self._log = SparkDeltaLog(self._session, self._uri)
         self._delta = self._log.update()
-        """Delta's snapshot, on which commits start. Never newer than ``version``, so Delta sees later commits."""
+        """Delta's snapshot for the next commit. Not newer than ``version``, so that Delta checks later commits."""
         super().__init__(store, path)
         self._partitions = self.state.partitions
         schema = json.loads(self.state.metadata["schemaString"])
@@ -78,7 +78,7 @@ class SparkTable(Table):
         token: str,
         answers: str | None = None,
     ) -> None:
-        """Merges with the first of ``transactions`` as fence. Each commit must raise the id's version by one."""
+        """Merges rows. The fence is the first id in ``transactions``. A commit must raise its version by one."""
         from delta.tables import DeltaTable
 
         app_id, version = next(iter(transactions.items()))
@@ -118,7 +118,7 @@ class SparkTable(Table):
         token: str,
         replaced: Mapping[str, Sequence[int | bool | str]] | None = None,
     ) -> None:
-        """Commits on the loaded version. ``replaced``: partition values of the files that the commit removes."""
+        """Commits on the loaded version. Removes the files whose partition values ``replaced`` has."""
         now = int(time.time() * 1000)
         ids = [
             json.dumps({"txn": {"appId": app_id, "version": version, "lastUpdated": now}})
@@ -136,7 +136,7 @@ class SparkTable(Table):
             os.sync()  # Spark does not
 
     def _frame(self, rows: pa.Table) -> DataFrame:
-        """Returns rows as one Spark partition, sorted by the table's partition columns and row order."""
+        """Returns rows as a DataFrame in one partition, sorted by partition columns and one of ``_ROW_ORDER``."""
         order = [name for name in _ROW_ORDER if name in self._columns][:1]
         df = self._session.createDataFrame(rows.select(self._columns)).coalesce(1)
         keys = [*self._partitions, *order]
@@ -162,7 +162,7 @@ class SparkEngine(Engine):
 
 
 def _pruning(source: pa.Table, key: str, partitions: Sequence[str]) -> list[str]:
-    """Returns SQL conditions with which a MERGE skips files, and has fewer conflicts."""
+    """Returns SQL conditions for a MERGE, with which it reads fewer files and has fewer conflicts."""
     found = [
         f"t.`{name}` IN ({', '.join(map(partition_text, source[name].unique().to_pylist()))})"
         for name in partitions

@@ -27,16 +27,16 @@ READ = {
     # Spark writes checksums of pages, and verifies none by default
     "parquet.page.verify-checksum.enabled": "true",
 }
-"""Options with which Spark reads files by name."""
+"""Spark's options for reading files whose names are known."""
 
 _RIGHTS = ("aws.credentials.provider", "access.key", "secret.key", "session.token")
 
 
 def packages(scheme: str, hadoop: str | None) -> tuple[str, ...]:
-    """Returns the Maven coordinates of the file system that Spark needs for a root. Empty for a local root.
+    """Returns the Maven packages that Spark needs to reach a root. Empty for a local root.
 
-    ``hadoop``: release of Hadoop in Spark, None for the newest. Raises QueueClientError if it lacks the file
-    system.
+    ``hadoop`` is Spark's release of Hadoop, or None for the newest. Raises QueueClientError for a release without
+    a file system for this scheme.
     """
     provider, hadoop = PROVIDERS.get(scheme), hadoop or _NEWEST
     if provider is None or not provider.hadoop:
@@ -75,8 +75,8 @@ def allow(spark: SparkSession, store: Store) -> None:
     only. Spark sends these settings to the executors. Any code of the driver can read them, but plans, logs and
     ``SparkConf`` do not contain them. All other options stay in the driver.
 
-    The session's own settings for the bucket take precedence, as do the first options for a bucket. Credentials
-    that expire need a provider in the session.
+    Settings that the session already has for the bucket are kept, also those of an earlier call. Credentials that
+    expire need a provider in the session.
 
     Raises:
         QueueClientError: Spark lacks the file system, or needs another name of the root.

@@ -1,6 +1,6 @@
-"""Runs one transaction: decides on a snapshot, commits, and decides again after each lost race.
+"""Runs a transaction: decides on a snapshot, commits, and decides again if another commit came first.
 
-Callers only decide. See docs/internals/fence.md.
+The caller only makes the decision. See docs/internals/fence.md.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from lakequeue.storage.engines.turns import NO_TURNS, Turns
 ATTEMPTS = 60
 """Maximum number of decisions before the caller gets RequestThrottled (ERR-9)."""
 REPEATS = 30
-"""Maximum attempts at one commit while its fence holds. After these attempts, the race counts as lost."""
+"""Maximum attempts at the same commit. Then the caller must decide again, as after a lost race."""
 _T_co = TypeVar("_T_co", covariant=True)
 _T = TypeVar("_T")
 
 
 @attrs.frozen
 class Answer(Generic[_T_co]):
-    """A decision that changes nothing."""
+    """A decision to change nothing, with the value to return."""
 
     value: _T_co
 
 
 @attrs.frozen
 class FoundChange(Generic[_T_co]):
-    """A decision that needs no commit. Another process made the change, and the loaded snapshot has it."""
+    """A decision to commit nothing, because another process has made the same change."""
 
     value: _T_co
 
 
 @attrs.frozen
 class Stale:
-    """A decision that the loaded snapshot is too old. The caller decides again on the newest snapshot."""
+    """Answer of ``decide`` if the loaded snapshot is too old. The newest snapshot is loaded to decide again."""
 
 
 Decision = Answer[_T] | Change[_T] | FoundChange[_T] | Stale
@@ -52,18 +52,18 @@ Decision = Answer[_T] | Change[_T] | FoundChange[_T] | Stale
 
 @attrs.frozen
 class Committed(Generic[_T_co]):
-    """Result of a change that took effect by a commit. This process or another process made the commit."""
+    """Result of a transaction whose change is in the log, even if another process has committed it."""
 
     value: _T_co
     lost: int
     """Number of races that were lost before the commit."""
     avoided: bool
-    """True if waiting for the turn to commit avoided a lost race."""
+    """True if the process waited for its turn to commit. Without the wait, it would have lost a race."""
 
 
 @attrs.frozen
 class Answered(Generic[_T_co]):
-    """Result of an answer, which is valid for a snapshot that the call has read."""
+    """Result of a transaction that changes nothing. The value is right for a snapshot read during the call."""
 
     value: _T_co
 
@@ -71,10 +71,10 @@ class Answered(Generic[_T_co]):
 def transact(
     table: Table, decide: Callable[[int], Decision[_T]], *, busy: str, fresh: bool = True, turns: Turns = NO_TURNS
 ) -> Committed[_T] | Answered[_T]:
-    """Decides on the loaded snapshot, and commits the change. ``decide`` gets the number of lost races.
+    """Calls ``decide`` with the number of lost races, and commits the change that it returns.
 
-    ``decide`` is called again on the newest snapshot after a lost race, or if the snapshot proves too old. See
-    docs/internals/fence.md.
+    After a lost race, or if the loaded snapshot is too old, loads the newest snapshot and calls ``decide`` again.
+    See docs/internals/fence.md.
 
     Args:
         table: the handle, locked by the caller.
@@ -132,7 +132,7 @@ def transact(
 
 
 def commit(table: Table, change: Change[object]) -> bool:
-    """Commits while the fence holds. Returns False, with the newest snapshot loaded, if the race is lost."""
+    """Commits a change. Returns False if its fence no longer holds. Then the newest snapshot is loaded."""
     trying = Commit(table, change)
     for number in range(REPEATS):
         ended = trying.attempt()
@@ -144,7 +144,7 @@ def commit(table: Table, change: Change[object]) -> bool:
 
 
 def back_off(attempt: int) -> None:
-    """Sleeps for a random time that grows with the attempts, at most 0.02 s."""
+    """Sleeps for a random time of at most 0.02 seconds, which is longer after many attempts."""
     time.sleep(random.uniform(0, min(0.02, 0.002 * 2 ** min(attempt, 4))))
 
 

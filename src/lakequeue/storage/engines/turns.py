@@ -1,12 +1,13 @@
 """Turns of the processes that commit to one table. Without turns, most processes would lose their races.
 
-Turns only save work, because the fence refuses stale commits. On a disk, turns are locks. See ``disk_turn``.
+Turns only save work, because a commit that came too late fails anyway. On a local disk, turns are locks; see
+``disk_turn``.
 
-Object stores have no lock that ends with its holder. There, the last committer can commit again at once, before
-another process has read the new commit. So a process that lost a race pauses before its next commits. Each loser
-commits an empty entry, so that the winner loses its next race, and pauses, too.
+On an object store, a lock would stay if its process died. The process that committed last could commit again
+before other processes have read its commit. So a process that has lost a race pauses before its next commits, and
+commits an empty entry, after which the winner loses a race and pauses, too.
 
-Receivers on object stores commit each other's requests, and need no pauses. See ``storage.requests``.
+Receivers on object stores need no pauses, because they commit each other's requests; see ``storage.requests``.
 """
 
 from __future__ import annotations
@@ -24,33 +25,33 @@ from lakequeue.storage.engines.point import Table
 from lakequeue.storage.roots import local_path
 
 ALONE_PATIENCE = 2.0
-"""Seconds to wait for exclusive access. After this time, the commit goes on without exclusive access."""
+"""Seconds to wait for exclusive access. Then the commit is made without exclusive access."""
 ASK_AFTER = 3
-"""Number of lost races after which a process asks for a turn again."""
+"""A process asks for a turn each time it has lost this number of races."""
 COMMITS = 4
-"""Length of a pause, as a multiple of the duration of the last commit."""
+"""A pause takes the time of the last commit, multiplied by this number."""
 LONGEST = 2.0
 """Maximum pause before a commit, in seconds."""
 MOST = 8
-"""Maximum number of pauses, one before each commit, after the last lost race."""
+"""Number of pauses after the last lost race. Each pause comes before a commit."""
 
 
 class Turns:
     """The turns of this process to commit to one table. This base class never waits. Not thread-safe."""
 
     moved = False
-    """True if another process has committed. A commit on the loaded snapshot would then lose its race."""
+    """True if another process has committed since. A commit on the loaded snapshot would lose a race."""
     waited = False
-    """True if this process had to wait for the turn of another process."""
+    """True if this process had to wait because another process had the turn."""
 
     def __init__(self) -> None:
         self._held = ExitStack()
 
     @contextmanager
     def taken(self, table: Table | None, later: bool = False) -> Iterator[bool]:
-        """Waits for a turn to commit, for the block. Yields True if the loaded snapshot is old.
+        """Waits for the turn to commit, and keeps it during the block. Yields True if the snapshot is old.
 
-        Choose the requests of the commit inside the block. If ``later``, only ``take`` waits.
+        Choose the requests to commit inside the block. If ``later`` is True, waits only when ``take`` is called.
         """
         with self._held:
             yield self._begin(table, later)
@@ -59,27 +60,27 @@ class Turns:
         return False
 
     def take(self, table: Table, *, patient: bool) -> bool:
-        """Waits for the turn within the block of ``taken``. Returns True if the loaded snapshot is old.
+        """Waits for the turn, if ``taken`` did not. Returns True if the loaded snapshot is old.
 
-        Unless ``patient``, stops waiting once another process commits, and continues without a turn.
+        If ``patient`` is False, goes on without a turn as soon as another process commits.
         """
         return False
 
     def commit(self) -> AbstractContextManager[None]:
-        """Returns a context for the commit, in which subclasses measure the commit, or show signs of life."""
+        """Returns a context for the commit. Subclasses measure its time, or show that the process is alive."""
         return nullcontext()
 
     def lose(self, table: Table, lost: int) -> bool:
-        """Records the lost race number ``lost``. Returns True if the caller must load the newest snapshot."""
+        """Called after the lost race number ``lost``. Returns True if the caller must load the newest snapshot."""
         return False
 
     def end(self) -> None:
-        """Ends the turn before the block of ``taken`` ends. Call ``end`` once the commit has landed."""
+        """Ends the turn once the commit has landed, before the block of ``taken`` ends."""
         self._held.close()
 
 
 NO_TURNS = Turns()
-"""Turns that never wait, for tables with mostly one committing process."""
+"""Turns that never wait. For tables to which usually only one process commits."""
 
 
 def turns_at(path: str, commits_alone: bool) -> Turns:
@@ -90,9 +91,7 @@ def turns_at(path: str, commits_alone: bool) -> Turns:
 
 
 def ask(table: Table) -> int:
-    """Asks another process for a turn, by an empty commit. Returns how often turns at the table were asked for.
-    Ignores errors.
-    """
+    """Makes an empty commit, with which this process asks for a turn. Returns how often processes have asked."""
     asked = table.transaction(layout.TURN_ID)
     with suppress(Exception):
         table.add([], {layout.TURN_ID: asked + 1}, uuid.uuid4().hex)
@@ -101,18 +100,18 @@ def ask(table: Table) -> int:
 
 
 class StoreTurns(Turns):
-    """Pauses before commits on object stores, in place of turns."""
+    """Turns on object stores, where processes pause before commits."""
 
     def __init__(self) -> None:
         super().__init__()
         self._asked: int | None = None
         self._took = 0.0
-        """Duration of this process's last commit, in seconds. 0 after a pause or a lost race."""
+        """Duration of the last commit in seconds. 0 if this process has paused or lost a race since."""
         self._pauses = 0
-        """Number of pauses that this process must still make. At most one pause comes before each commit."""
+        """Number of pauses that this process still has to make, each before another commit."""
 
     def _begin(self, table: Table | None, later: bool) -> bool:
-        """Pauses if this process committed last, and another wants to commit. Returns True after a pause."""
+        """Pauses if another process wants to commit after this process's commit. Returns True after a pause."""
         if table is None:
             return False
         asked, known = table.transaction(layout.TURN_ID), self._asked
@@ -127,7 +126,7 @@ class StoreTurns(Turns):
         return True
 
     def lose(self, table: Table, lost: int) -> bool:
-        """Asks for a turn once in ``ASK_AFTER`` races. Returns False, as the newest snapshot is loaded."""
+        """Asks for a turn after ``ASK_AFTER`` lost races. Returns False, as the newest snapshot is loaded."""
         self._meet()
         self._took = 0.0
         if lost % ASK_AFTER == 0:
@@ -186,7 +185,7 @@ class _DiskTurns(Turns):
 
 
 class _AloneTurns(Turns):
-    """Exclusive access after a lost race, for commits through Spark, whose decisions take a second."""
+    """Takes exclusive access after a lost race. For commits through Spark, where a decision takes a second."""
 
     def lose(self, table: Table, _: int) -> bool:
         with suppress(LockHeld):

@@ -1,6 +1,6 @@
-"""The lock of the process that watches a queue's logs, and wakes the machine's other waiting processes.
+"""Lock of the process that watches a queue's logs, and wakes the other waiting processes of the machine.
 
-The lock only saves work. A process that finds no recent stamp of the lock checks the logs itself.
+The lock only saves work. If a waiting process finds no recent stamp of the lock, it checks the logs itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lakequeue.storage.engines.file_lock import FileLock
 from lakequeue.storage.roots import local_path
 
 WATCH_LOCK = "_watch.lock"
-"""Name of the lock's file, in the ledger of a queue's first shard. Closing the file wakes other processes."""
+"""File name of the lock. The file is in the ledger of the first shard. Closing it wakes other processes."""
 
 
 class WatchLock(FileLock):
@@ -24,13 +24,13 @@ class WatchLock(FileLock):
         return cls(os.path.join(local_path(table_path) or "", WATCH_LOCK))
 
     def is_in_place(self) -> bool:
-        """False if the lock's file is gone or was replaced. Other processes then use another file."""
+        """False if the lock's file was removed or replaced, so that other processes use another file."""
         with suppress(OSError):
             return self._file is not None and os.path.samestat(os.fstat(self._file.fileno()), os.stat(self.path))
         return False
 
     def trusted_for(self, seconds: float) -> float:
-        """Returns the seconds until the lock's last stamp is ``seconds`` old, or 0.0 if it is older."""
+        """Returns the seconds until the last stamp of the lock is ``seconds`` old. 0.0 if it is older."""
         with suppress(OSError):
             age = time.time() - os.stat(self.path).st_mtime
             return max(0.0, seconds - age) if age >= 0 else 0.0
