@@ -167,7 +167,7 @@ class Lease(_AsyncFace[sync_lease.Lease]):
         return self._sync.visible_at
 
     async def messages(self) -> DataFrame:
-        """Returns the messages as a lazy DataFrame. Evaluate it in a thread."""
+        """Returns the messages as a lazy DataFrame. Actions on the DataFrame block, so run them in a thread."""
         return await self._threads(lambda: self._sync.messages)
 
     async def delivery(self) -> sync_lease.Delivery:

@@ -164,7 +164,7 @@ def settings(queue: Queue) -> QueueAttributes:
 
 
 def located_table(queue: Queue, table: str) -> str:
-    """Returns a delivery table as the attribute ``table`` names it. Raises the errors of ``set_attributes``."""
+    """Makes the path of a delivery table absolute. Raises InvalidAttributeValue for a bad path."""
     from lakequeue.operations import deliveries
 
     return str(deliveries.located({"table": table}, queue._runtime.root)["table"])
@@ -181,7 +181,7 @@ def claim_interval(queue: Queue) -> int:
 
 
 def took_all(queue: Queue) -> bool:
-    """True if this process's last claims left no message in any shard."""
+    """True if the last claims of this process left no message in any shard."""
     return all(shard.ledger.took_all() for shard in queue._runtime.shards)
 
 
@@ -229,7 +229,7 @@ def all_move_tasks(lake: LakeQueue) -> dict[str, str]:
 
 
 def tally(queue: Queue) -> Counter[str]:
-    """Returns the queue's count of each event in ``EVENTS``. Counts only events through this ``LakeQueue``."""
+    """Returns the queue's number of each event in ``EVENTS``. Counts only events of this ``LakeQueue``."""
     return queue._runtime.root.tallies.of(queue.name)
 
 
@@ -251,12 +251,12 @@ unknown_spans = over_time.unknown_spans
 
 
 def depths(wanted: Sequence[Queue]) -> Iterator[Depth | LakeQueueError]:
-    """Yields the depth of each queue, or the error. Reads several queues at a time."""
+    """Yields the depth of each queue, or the error of reading it. Reads several queues at a time."""
     return depth_of.depths([queue._runtime for queue in wanted])
 
 
 def compacted_depths(lake: LakeQueue, since: datetime) -> dict[str, list[tuple[int, int]]]:
-    """Returns past depths by queue key: pairs of minute (microseconds) and number of visible messages."""
+    """Returns past depths by queue key, as pairs of instant (the minute, in microseconds) and visible messages."""
     root = lake._runtime
     with root.storage_errors():
         return stats_rows.depths(root.engine, root.path, to_micros(since))
@@ -288,7 +288,7 @@ def presence(name: str, queues: Sequence[Queue], began: Callable[[], Collection[
 
 
 def all_consumers(wanted: Sequence[Queue], running: Running) -> Iterator[list[ActiveConsumer] | LakeQueueError]:
-    """Yields the consumers of each queue, or the error."""
+    """Yields the consumers of each queue, or the error of reading them."""
     return consumers_of.all_consumers([queue._runtime for queue in wanted], running)
 
 
@@ -328,7 +328,7 @@ check_catalog = of_face(lambda root: root.check())
 
 
 def last_compaction(lake: LakeQueue) -> int | None:
-    """Returns the end of the last pass over the root, in microseconds, or None if there was no pass."""
+    """Returns when the last compaction of the root ended, in microseconds; None if there was no compaction."""
     return compaction_notes.load(lake._runtime.engine.store, lake.root).ended_at
 
 

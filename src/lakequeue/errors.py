@@ -54,7 +54,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def one_line(text: str, longest: int = 500) -> str:
-    """Makes a text from storage printable: one line of limited length."""
+    """Returns a text as one printable line: escapes control characters, and cuts the text at ``longest``."""
     cut = text if len(text) <= longest else f"{text[:longest]}…"
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in cut)
 
@@ -375,7 +375,9 @@ class TableUnavailable(QueueClientError):
 
 
 class UnsupportedTable(TableUnavailable):
-    """Queues cannot deliver into this table (TAB-21). One reason: a catalog decides the table's commits."""
+    """Queues cannot deliver into this table (TAB-21), for example because a catalog decides the table's
+    commits.
+    """
 
 
 class RowsRefused(LakeQueueError):
@@ -478,7 +480,7 @@ def cmq_code_of(error: QueueServiceError, profile_name: str) -> int | None:
 
 @contextmanager
 def coded_for(profile_name: str) -> Iterator[None]:
-    """Sets CMQ's numbers on service errors of the block (ERR-7). Other profiles get none."""
+    """Sets CMQ's numbers on service errors that the block raises (ERR-7). Has no effect on other profiles."""
     try:
         yield
     except QueueServiceError as error:

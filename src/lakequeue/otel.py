@@ -145,7 +145,7 @@ def _attributes(queue: str, operation: str) -> dict[str, Any]:
 
 
 def _carrying(entry: SendEntry, carrier: Mapping[str, str]) -> SendEntry:
-    """Adds the span's context to the entry's attributes. Adds nothing above ten attributes."""
+    """Adds the span's context to the entry's attributes, unless they would then exceed the limit of ten."""
     attributes = entry.attributes or {}
     if not isinstance(attributes, Mapping):
         return entry  # The send refuses it.

@@ -40,7 +40,8 @@ class Schedules:
         priority: int = 0,
         update: bool = False,
     ) -> Schedule:
-        """Adds a schedule, or returns an equal one. Every program may begin with this call.
+        """Adds a schedule. Returns the existing schedule if it is equal, so that every program may begin with this
+        call.
 
         Attributes of the messages: ``schedule`` (name) and ``scheduled_at`` (due time in UTC). On FIFO queues,
         each message has its own deduplication id.
@@ -103,8 +104,8 @@ class Schedules:
         self._change(name, lambda row: attrs.evolve(row, paused=True))
 
     def resume(self, name: str) -> None:
-        """Ends a pause, without sends for times during the pause. Removes a schedule without a later time. Raises
-        InvalidParameterValue if no schedule has this name.
+        """Ends a pause. Due times during the pause are not sent. If no due time is left, removes the schedule.
+        Raises InvalidParameterValue if no schedule has this name.
         """
         self._runtime.root.check_clock(f"schedule {name}")
         now = self._runtime.root.clock.now()

@@ -185,7 +185,7 @@ def _entry(message: Message, id: str, group_of: Callable[[Message], str]) -> Sen
 
 
 def _group(group_by: str | None, group: str | None) -> Callable[[Message], str]:
-    """Returns a function that finds a message's group, or raises InvalidParameterValue without a group."""
+    """Returns a function that returns a message's group, and raises InvalidParameterValue if there is none."""
 
     def found(message: Message) -> object:
         if group is not None:

@@ -68,7 +68,7 @@ def export(
 
 @contextmanager
 def _lines(session: Session, out: Path | None) -> Iterator[Callable[[object], None]]:
-    """Yields a function that writes a line to standard output or a file, which appears only when complete."""
+    """Yields a function that writes a line to standard output or a file. A file appears once it is complete."""
     if out is None:
         with suppress(OutputClosed):  # `export | head` has read enough
             yield session.line

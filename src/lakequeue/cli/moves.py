@@ -115,7 +115,7 @@ def redrive(
 
 
 def _unmatched(queue: Queue, error: str) -> str:
-    """Returns an empty text if some new dead letters have ``error``. Otherwise names the errors that they have."""
+    """Returns an empty text if one of the newest dead letters has ``error``. Otherwise names their errors."""
     from lakequeue.entry_verbs import errors_of
 
     found = errors_of(queue)

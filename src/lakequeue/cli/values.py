@@ -75,7 +75,7 @@ class Moment:
 
 
 def moment(given: str | Moment) -> Moment:
-    """Parses an instant in ISO 8601 or before now: ``-10m``, ``10m ago`` or ``now``."""
+    """Parses an instant in ISO 8601, or a time relative to now: ``-10m``, ``10m ago`` or ``now``."""
     if isinstance(given, Moment):
         return given
     text = given.strip()

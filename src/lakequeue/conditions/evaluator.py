@@ -246,7 +246,7 @@ def exhausted(memory: int) -> bool:
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answers requests: each is a line of JSON and an Arrow stream, and each answer a line of JSON and bytes."""
+    """Answers requests. A request is a line of JSON and an Arrow stream; an answer is a line of JSON and bytes."""
     begin = json.loads(requests.readline())
     limit(begin["memory"])
     if begin["nice"]:

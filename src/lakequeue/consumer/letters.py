@@ -48,7 +48,7 @@ class Letters:
         return min((done.until for done, _ in self._waiting), default=None)
 
     def due(self, now: int) -> list[tuple[Done, DeadLetterReason | None]]:
-        """Removes and returns all messages once a message may not wait longer. Otherwise returns no messages."""
+        """Returns no messages while all of them may wait. Otherwise removes and returns all of them."""
         if self.more and (self.until is None or now < self.until):
             return []
         waiting, self._waiting = self._waiting, []

@@ -41,12 +41,12 @@ class Observer(Protocol):
     def handled(self, message: Message, seconds: float, outcome: Outcome, error: BaseException | None) -> None:
         """Called when a handler has ended, inside the block of ``handling``.
 
-        With a delivery table, called after the append, and not for messages that are handled again because the
-        table refused the rows of their batch.
+        With a delivery table, called after the append. If the table refuses the rows of a batch, not called for
+        the messages that are then handled again.
 
         Args:
             seconds: duration of the call, and of the append of its rows, by the queue's clock.
-            error: the error of the handler, or with which the table refused the rows; None without an error.
+            error: the error of the handler, or the error with which the table refused the rows, or None.
         """
         ...
 
@@ -60,7 +60,7 @@ class Observer(Protocol):
 
 
 def handling(observers: Sequence[Observer], message: Message) -> AbstractContextManager[Any]:
-    """Enters ``handling`` of each observer before a call of the handler. Leaving the result leaves all of them."""
+    """Enters ``handling`` of all observers before a call of the handler. The returned stack leaves them."""
     if not observers:
         return _NO_BLOCK
     stack = ExitStack()

@@ -54,7 +54,7 @@ from lakequeue.renewal.heartbeat import HeartbeatScheduler
 from lakequeue.renewal.holds import Verdict
 
 _HELD_BACK_WAIT = 1
-"""Seconds of a receive while a rate limit holds messages back, in a run that ends when the queue is empty."""
+"""Seconds that a receive waits while a rate limit holds messages back, in a run that ends at an empty queue."""
 
 _HAND_FREE, _RECEIVED_NOTHING = events.HandFree(), events.MessagesReceived((), {})
 _SETTLED = events.Settlement.SETTLED

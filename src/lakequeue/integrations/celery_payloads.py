@@ -34,7 +34,7 @@ _DECOMPRESSORS: dict[Any, Callable[[], Any]] = {
     lzma.decompress: lambda: lzma.LZMADecompressor(memlimit=128 * 2**20),
     zlib.decompress: zlib.decompressobj,
 }
-"""Decompressors that work in parts, so that their output can be limited, by kombu's decompressing function."""
+"""Maps kombu's decompressing functions to classes that decompress in parts, so that the output can be limited."""
 if zstd := getattr(compression, "zstd", None):
     _DECOMPRESSORS[zstd.decompress] = zstd.ZstdDecompressor
 if getattr(compression, "brotli", None):
@@ -106,7 +106,7 @@ _OPTIONS: Mapping[str, _Check] = {
     "group_id": _is_text,
     "task_id": lambda found: _is_name(found),
 }
-"""Checks of the options of a follow-up task. Celery reads these options after a failure."""
+"""Checks of those options of a follow-up task that Celery reads after a failure of the task."""
 _TASK: _Table = {
     **dict.fromkeys(("argsrepr", "kwargsrepr", "group", "lang", "meth", "origin"), (_is_text, "a text")),
     **dict.fromkeys(("parent_id", "root_id", "shadow", "taskset"), (_is_text, "a text")),
@@ -124,7 +124,7 @@ _TASK: _Table = {
         "a pair of numbers",
     ),
 }
-"""Checks of the fields of a task. A Celery worker's main process reads these fields."""
+"""Checks of those fields of a task that a Celery worker reads in its main process."""
 _PROPERTIES: _Table = {
     **dict.fromkeys(("correlation_id", "reply_to"), (_is_text, "a text")),
     "priority": (_is_number, "a number"),

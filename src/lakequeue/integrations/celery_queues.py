@@ -95,7 +95,7 @@ class Broker:
         self._looked_at: dict[str, float] = {}
 
     def connect(self) -> None:
-        """Raises QueueClientError if the root cannot be read. A root that does not exist yet is accepted."""
+        """Checks that the root can be read, or does not exist yet. Raises QueueClientError otherwise."""
         try:
             self._lake.list_queues(limit=1)
             self._new = False

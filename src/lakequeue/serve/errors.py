@@ -55,7 +55,7 @@ def _shortened(message: str) -> str:
 
 
 def wire_message(error: QueueServiceError | BatchFailure) -> str:
-    """Returns an error's message with SQS's names. The message about a wrong attribute has the allowed values."""
+    """Returns an error's message with SQS's names. For a wrong attribute, the message adds the allowed values."""
     names = [_NAMES.get(name, name) if isinstance(name, str) else name.wire() for name in error.names]
     message = error.template.format(*names) if names else error.template or error.message
     if not isinstance(error, InvalidAttributeValue) or error.hint is None:

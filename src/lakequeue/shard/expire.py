@@ -77,9 +77,7 @@ def _overdue(state: ShardState) -> Iterator[tuple[int, int, int]]:
 
 
 def _drop(state: ShardState, first: int, last: int) -> bool:
-    """Removes a range of messages. Returns False if a delivery or the cap on delayed messages keeps any of
-    them.
-    """
+    """Removes a range of messages. Returns False if a delivery or the cap on delayed messages keeps some."""
     if last >= state.head.head_offset:
         state.scan_to(last + 1)
         if state.scanned <= last:

@@ -11,9 +11,7 @@ from lakequeue.shard.state import ShardState
 
 
 def stored_runs(state: ShardState, limit: int, start: int, newest: bool = False) -> list[Run]:
-    """Returns ``limit`` stored messages: the oldest from ``start`` on; if ``newest``, the newest up to
-    ``start``.
-    """
+    """Returns ``limit`` stored messages: the oldest from ``start`` on; if ``newest``, the newest up to it."""
     if newest:
         last = min(start, state.log.end - 1)
         newest_ones = list(state.fresh(max(state.head.head_offset, last - limit + 1), last))

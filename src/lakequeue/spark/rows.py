@@ -60,7 +60,7 @@ def results(messages: DataFrame, handle: Callable[[DataFrame], Any] | None, deli
 
     Args:
         handle: takes the messages, and returns results or a pair of results and failed messages. If the results
-            are None, the messages are only deleted. Without a function, the messages are the results.
+            are None, the messages are only deleted. If ``handle`` is None, the messages are the results.
         delivers: True if the results are appended to the queue's delivery table.
 
     Raises:

@@ -46,7 +46,7 @@ _BATCH = "streaming.sql.batchId"
 
 
 class QueueReader(datasource.DataSourceReader):
-    """Reads messages as SQL's table ``messages``, from the newest ledgers. Spark applies the query's filters."""
+    """Reads the rows of SQL's table ``messages`` from the newest ledgers. Spark applies the query's filters."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         source_schema.check(schema)
@@ -270,7 +270,7 @@ def _converted(rows: Iterator[tuple[object, ...]], schema: StructType) -> Iterat
 
 @one_line
 def columns(raw_options: Mapping[str, str]) -> StructType:
-    """Returns the same columns for batch reads and streams, because Spark does not say which it plans."""
+    """Returns the same columns for a batch read and a stream, because Spark does not say which it plans."""
     options = SourceOptions.parse(raw_options, Use.ANY_READ)
     if options.queue is not None:
         options.open_queue()  # Reports a wrong root or queue where it is named.
