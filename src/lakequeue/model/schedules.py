@@ -96,7 +96,7 @@ class Schedule:
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
     def replaced_by(self, other: Schedule) -> Schedule:
-        """Returns ``other`` as the replacement of this schedule. Keeps this schedule's pause and overdue send."""
+        """Returns ``other`` with this schedule's pause. If this schedule is overdue, its due time is kept, too."""
         if self.paused or other.cron is None or self.next_due > other.created_at:
             return attrs.evolve(other, paused=self.paused)
         return attrs.evolve(other, id=self.id, next_due=self.next_due, last_due=self.last_due)

@@ -17,7 +17,7 @@ class MessageState(str, Enum):
     visible again (TAB-5).
     """
     DELAYED = "delayed"
-    """Sent with a delay that has not ended. Never received."""
+    """No receive can return the message until its delay ends."""
     HELD = "held"
     """Sent while too many messages were delayed. Released when fewer messages are delayed (INF-9)."""
     DELETED = "deleted"

@@ -18,7 +18,7 @@ import attrs
 from lakequeue.model.clock import NEVER, Clock, Interrupt, start_thread
 
 _MANY = 64
-"""Number of ended waits that may stay in the heap, in any case. More ended waits may cause a new heap."""
+"""Number of ended waits up to which the heap is never rebuilt."""
 _T = TypeVar("_T")
 Waits: TypeAlias = Generator[datetime, None, _T]
 """Work as a generator, which yields the instant until which it waits. ``wake`` ends the wait early."""

@@ -47,7 +47,7 @@ DELETED_KEPT = 24 * 3600 * MICROS
 FOLDERS_KEPT = 3600
 """Seconds for which an empty directory is kept, because a process may be about to write into it."""
 LONGEST_WITHIN = 24 * 3600
-"""Maximum of ``within``, in seconds. Files that readers have pinned stay for this time without ``within``, too."""
+"""Maximum of ``compact_root``'s argument ``within``, in seconds. Without it, pinned files stay as long."""
 
 Progress = Callable[[int, int, str], None]
 

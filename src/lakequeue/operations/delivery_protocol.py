@@ -58,11 +58,11 @@ class DeliveryTable(Protocol):
     @property
     def uri(self) -> str: ...
     def latest(self) -> DeliverySnapshot | None:
-        """Returns the snapshot that this thread keeps, or the newest. Returns None if the table is missing."""
+        """Returns a snapshot that was kept, or else the newest. Returns None if the table is missing."""
         ...
 
     def keep(self, snapshot: Any) -> None:
-        """Keeps a snapshot of this thread for its next delivery. No commit may be based on the snapshot yet."""
+        """Keeps a snapshot for a later call of ``latest``. The snapshot must not have been used for a commit."""
         ...
 
     def read(self) -> DeliverySnapshot | None:
@@ -266,7 +266,7 @@ def block_all(table: DeliveryTable, deliveries: Sequence[DeliveryIdentity]) -> N
 
 
 def decide(table: DeliveryTable, marked: DeliveryMarks) -> bool:
-    """Decides a delivery whose receipt has ended (TAB-26). Returns False if this needs an operator.
+    """Decides a delivery whose receipt has ended (TAB-26). Returns False if an operator must decide.
 
     Raises:
         TableUnavailable: the table cannot be reached, so nothing is decided.

@@ -79,7 +79,7 @@ class VainWait:
     _pause: int
     """Microseconds until the next poll."""
     _known: int | None
-    """Value of ``changes`` before the last poll, if it left no message to other processes. Otherwise None."""
+    """Value of ``changes`` before the last poll. None if that poll left messages for other processes."""
     _watched: bool = False
     _left: bool = False
     """True if the last check relied on the watcher. If the watcher's stamp is too old now, polls at once."""

@@ -24,7 +24,7 @@ from lakequeue.storage.store_failures import first_line
 ROUNDS = 16
 """Number of calls that this process posts as requests after it saw other processes commit."""
 LOSS, MOST_STRAIN = 8, 16
-"""Strain that a lost race adds, and strain from which calls are posted as requests. A commit subtracts 1."""
+"""A lost race adds ``LOSS`` to the strain, a commit subtracts 1. From ``MOST_STRAIN``, calls become requests."""
 _ATTRIBUTES = "attributes"
 """Key of the version of the queue's attributes in the JSON of ``answers``."""
 

@@ -74,8 +74,8 @@ class OpenShard:
         self.reader.bodies.clear()
 
     def compact(self, now: int, dedup: int | None) -> MergeCounts:
-        """Compacts the log. Returns the dropped, merged and cut segments. Raises QueueDoesNotExist. Deduplication
-        ids count for ``dedup`` microseconds, or not at all if None. ``now`` is in microseconds.
+        """Compacts the log. Returns the numbers of dropped, merged and cut segments. Raises QueueDoesNotExist.
+        Deduplication ids count for ``dedup`` microseconds, or not at all if None. ``now`` is in microseconds.
         """
         # a separate handle, so that sends need not wait; the fences separate its commits from theirs
         table = self.tables.engine.open(self.tables.messages)
@@ -92,7 +92,7 @@ class OpenShard:
         return ledger.table.repeated(lambda: ledger.forgotten(self.ledger.log))
 
     def erase(self, message_id: str, offsets: Sequence[int], now: int, dedup: int | None) -> bool:
-        """Clears a message in the log and in local files. Returns True if content was removed."""
+        """Removes a message's content from the log and from local files. Returns True if there was content."""
         table = self.tables.engine.open(self.tables.messages)  # a handle of its own, as in `compact`
         # to a clock that is far ahead the message is gone, and its run would stay
         window_start = self._window_start(table, now, dedup)

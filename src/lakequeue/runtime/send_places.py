@@ -1,4 +1,4 @@
-"""Finds the new messages among sent messages. Gives the new messages their offsets in the shard."""
+"""Decides which messages of a send are new, and which are repetitions. Gives new messages their offsets."""
 
 from __future__ import annotations
 

@@ -125,11 +125,11 @@ class SendBatch:
     way: PlainCommit = attrs.field(factory=PlainCommit)
 
     def attributes(self, version: int) -> QueueAttributes:
-        """Returns the attributes of a send with this version, or else the attributes of the first send."""
+        """Returns the attributes of a send that used this version, or else the attributes of the first send."""
         return next((send for send in self.sends if send.attributes_version == version), self.sends[0]).attributes
 
     def answers_of(self, version: int, places: Places) -> list[Sent | BaseException]:
-        """Returns the places of each send's messages, or StaleAttributes for another version."""
+        """Returns the places of messages by send, or StaleAttributes for a send that used another version."""
         return [
             [places.put(message) for message in send.messages]
             if send.attributes_version == version

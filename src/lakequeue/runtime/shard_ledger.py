@@ -209,7 +209,9 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return self._open_ledger().change(decision, machine, call.rewrite, ids, told)
 
     def _read_log(self, call: CommandCommit, machine: ShardMachine) -> bool:
-        """Gives a machine the log in memory. If the log may be too old, reads the newest log and returns True."""
+        """Gives the state machine the known log. If this may be too old, reads the newest log, and returns
+        True.
+        """
         reader = self._open_log()
         machine.log = reader.advance()
         if call.looked:

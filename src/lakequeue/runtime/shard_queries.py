@@ -148,7 +148,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return self._open_ledger().table.repeated(answered)
 
     def are_stored(self, offsets: Sequence[int], now: int) -> list[bool]:
-        """Returns True for each offset whose message was stored at most 0.5 s ago. Raises QueueDoesNotExist."""
+        """Returns True for each stored message. The answer may be 0.5 s old. Raises QueueDoesNotExist."""
         with self._held():
             machine, ledger = self._machine, self._open_ledger()
             if machine is None or self._read_at is None or not 0 <= now - self._read_at < LATELY:
@@ -262,16 +262,16 @@ class ShardQueries(ShardTable[Request, Answer]):
         self._log = None
 
     def _is_known(self) -> bool:
-        """True if the machine in memory has the state of the loaded snapshot."""
+        """True if the state machine in memory is based on the loaded snapshot."""
         machine = self._machine
         return machine is not None and not self._is_ahead(machine) and self._open_ledger().is_current(machine)
 
     def _is_ahead(self, machine: ShardMachine) -> bool:
-        """True if the clock was set back after the machine's last decision, and no commit came after."""
+        """True if the clock was set back since the state machine's last decision, without a commit since."""
         return self._shared.guard.was_set_back(machine.now) and machine.now > machine.head.committed_at
 
     def _load_machine(self, log: Callable[[], ShardLog] | None = None) -> ShardMachine:
-        """Builds the machine from the loaded ledger. The function ``log`` returns the newest log."""
+        """Builds the state machine from the loaded ledger. The function ``log`` returns the newest log."""
         ledger = self._open_ledger()
         try:
             machine = ledger.table.repeated(lambda: ledger.machine(log or self._newest_log))

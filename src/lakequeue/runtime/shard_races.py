@@ -60,7 +60,7 @@ class RaceCounts:
 
 @contextmanager
 def dropping(drop: Callable[[], None]) -> Iterator[None]:
-    """Calls ``drop`` if the block fails, except with QueueServiceError or StaleAttributes, which are answers."""
+    """Calls ``drop`` if the block fails. QueueServiceError and StaleAttributes do not count as failures."""
     try:
         yield
     except (QueueServiceError, StaleAttributes):

@@ -61,7 +61,7 @@ class ShardReader:
         return self.rows(gone_below, last) if gone_below <= last else (gone_below, layout.MESSAGES.empty_table())
 
     def size(self, first: int, last: int) -> int:
-        """Returns the bytes of bodies and attributes in a range. Keeps no messages in memory."""
+        """Returns the bytes of bodies and attributes of the messages in a range. Keeps no messages in memory."""
         size = 0
         while first <= last:
             first, rows = self.rows(first, last)

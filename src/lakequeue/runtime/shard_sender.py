@@ -242,7 +242,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         self._appender = self._delivers = None
 
     def _open_appender(self, checked: bool = True) -> Appender:
-        """Returns the handle for sends. If ``checked``, the log's end was compared with the ledger."""
+        """Returns the handle for sends. If ``checked``, first compares the log's end with the ledger."""
         appender = self._appender
         if appender is None or appender.table.lineage is not self._compared:
             appender = appender or Appender(self._tables.engine.open(self._tables.messages))

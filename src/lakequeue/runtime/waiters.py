@@ -34,7 +34,7 @@ class WatchedPlace(Protocol):
         ...
 
     def found_nothing(self, changes: int, seconds: float | None) -> None:
-        """Records a poll without messages. None is due for ``seconds``, or, if None, before the logs change."""
+        """Records a poll without messages. Expects none for ``seconds``; if None, until the logs change."""
         ...
 
 
@@ -104,7 +104,7 @@ class Waiters:
                 self._wake(number)
 
     def announce(self, attributes_version: int) -> None:
-        """Wakes all waiters if this version of the attributes is new (QUE-25). The wait time may have changed."""
+        """Wakes all waiters for a new version of the attributes, which may change the wait time (QUE-25)."""
         with self._lock:
             if attributes_version > self._attributes_version:
                 self._attributes_version = attributes_version
