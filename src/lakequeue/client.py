@@ -96,10 +96,10 @@ class LakeQueue(RootProperties):
         root: local path or URI of a writable directory with nothing else in it. ``create_queue`` creates the
             directory.
         spark: Spark session for the DataFrame methods.
-        engine: ``auto`` commits without a JVM, and moves DataFrames through Spark. ``spark`` commits by Delta's
-            own MERGE: slow, only for comparison. ``point`` refuses Spark.
+        engine: ``auto`` commits without a JVM, and uses Spark only for DataFrames. ``point`` never uses Spark.
+            ``spark`` commits by Delta's MERGE, which is slow and only meant for comparisons.
         clock: source of time. Tests pass ``lakequeue.testing.ManualClock``.
-        region: part of every queue's identity (NAM-6, NAM-7).
+        region: region of the queues. Two regions can have queues of the same name (NAM-6, NAM-7).
         root_mode: permission bits of a new local root's directory. ``0o2770`` shares the root with a group. See
             docs/operation/permissions.md.
         storage_options: options of the object store, never shown. Names are delta-rs's, such as
@@ -110,8 +110,8 @@ class LakeQueue(RootProperties):
         durability: failures that acknowledged messages survive on a local disk (DUR-1). ``power`` syncs each
             commit to the disk. ``process`` is for scratch data: a power cut or system crash may lose the newest
             commits, or the queue. None for ``LAKEQUEUE_DURABILITY`` of the environment, by default ``power``.
-        poll_interval: maximum seconds between two polls of a waiting receive. Polls find messages of other
-            processes. None means 0.5, and 1 on an object store. Polls of an object store cost requests: see
+        poll_interval: maximum seconds between two polls, by which a waiting receive finds messages of other
+            processes. None means 0.5 s on a disk, and 1 s on an object store, where polls cost requests: see
             docs/operation/storage.md.
 
     Raises:
@@ -292,8 +292,8 @@ class LakeQueue(RootProperties):
 
         Args:
             now: aware instant of the states. None means ``as_of`` if given, else the time of each query.
-            as_of: an aware instant. The views show the tables as they were then. A table keeps old versions for
-                ten minutes. A busy shard keeps only 200 commits. Only ``stats`` reaches further back.
+            as_of: aware instant at which the views show the tables. Tables keep old versions for ten minutes, and
+                busy shards for 200 commits. Only ``stats`` reaches further back.
 
         Raises:
             QueueClientError: a log does not reach back to ``as_of``, or the session lacks Delta, which scans need.
@@ -367,10 +367,11 @@ class LakeQueue(RootProperties):
     ) -> list[CopiedQueue]:
         """Copies this root, or a queue, to another root, for backup, restore and moves. This root may be in use.
 
-        The copy has everything acknowledged before the call. Each shard is copied as of an instant during the
-        call. Receipts and deduplication ids stay valid in the copy. Earlier versions of the tables are not copied.
-        A message that moves between queues during the call may be in the copies of both queues. A failed or killed
-        call leaves no visible queue, and can be repeated. An object store's root takes one copy at a time.
+        The copy has everything that was acknowledged before the call. Each shard is copied as it was at some
+        instant during the call. Receipts and deduplication ids stay valid in the copy. Earlier versions of the
+        tables are not copied. A message that moves between queues during the call may be in the copies of both
+        queues. A failed or killed call leaves no visible queue, and can be repeated. An object store's root takes
+        one copy at a time.
 
         Args:
             to: the target root. A missing root is created. The root may have other queues.
@@ -444,8 +445,8 @@ class LakeQueue(RootProperties):
         Args:
             table: path or URI of the table, outside of the root.
             queue: the queue that gets the messages.
-            files: pattern of paths or URIs, such as ``landing/*.json``. ``**`` matches any directories. Only the
-                columns and ``table_options`` can be given together with ``files``.
+            files: pattern of paths or URIs, such as ``landing/*.json``, in which ``**`` matches any directories.
+                Of the other arguments, only the columns and ``table_options`` can be given with it.
             body: column with the bodies. ``*`` sends each row as a JSON object, like ``Queue.send_arrow``.
             start: where the first call begins. ``now`` means after the existing versions, and a number means at
                 this version. An aware datetime means at the first version committed then or later. If a later
@@ -518,8 +519,8 @@ class LakeQueue(RootProperties):
         be killed. In the summary of the root's own tables, ``queue`` is None. ``failures`` lists failed steps.
 
         Args:
-            progress: called with the number of finished queues, the number of all queues, and a queue's name: the
-                next queue, or with several processes the last finished queue.
+            progress: called with the number of finished queues, the number of all queues, and the name of the next
+                queue; with several processes, the name of the last finished queue.
             processes: number of new processes of this machine. The processes must be able to import the main
                 module.
             now: for a full local disk. Removes deleted queues, and files that a reader may still need, after this

@@ -118,11 +118,10 @@ class Queue(QueueProperties):
     """A queue. Get one from ``LakeQueue``. Threads may share it.
 
     A ``with`` block closes the queue's tables at its end. A later call opens the tables again. A Queue can be
-    pickled like a ``LakeQueue``. A copy never refers to a later queue of the same name (JOB-13).
+    pickled like a ``LakeQueue``. A copy never means a later queue of the same name (JOB-13).
 
     Every method raises QueueDoesNotExist after the queue was deleted, and QueueClientError if storage fails. Every
-    method raises RequestThrottled if other processes won all races for a commit. Nothing was changed then: try
-    again.
+    method raises RequestThrottled, and changes nothing, if other processes won all races for a commit: try again.
     """
 
     def __init__(self, runtime: OpenQueue) -> None:
@@ -164,7 +163,7 @@ class Queue(QueueProperties):
         """Sends a message. The message is stored when the call returns.
 
         Args:
-            body: text of at least one byte. At most the queue's maximum message size.
+            body: text of at least one byte, and at most the queue's maximum message size.
             delay: seconds until the message becomes visible; None for the queue's delay, 0 for no delay.
             attributes: at most ten message attributes. A value is a str, number, bytes or ``(type, value)``.
             group_id: the message group, required on FIFO queues. On standard queues, a tenant for fair receives.
@@ -205,8 +204,8 @@ class Queue(QueueProperties):
         """Returns a sender for producers that send messages one by one. The messages share commits.
 
         Args:
-            linger: how long the first message of a commit waits, 0 to 60 s, such as ``"100ms"``. With 0, messages
-                that arrive during a commit share the next commit.
+            linger: how long a message waits for others to share its commit, 0 to 60 s, such as ``"100ms"``. With
+                0, only messages that arrive during a commit share the next commit.
 
         SND-19
         """
@@ -235,8 +234,8 @@ class Queue(QueueProperties):
                 timeout.
             attribute_names: message attributes to return.
             interrupt: ends the wait early when another thread sets it.
-            consumer: a name of up to 100 characters; not with an ``attempt_id``. ``peek``, SQL and the console
-                show the name while the messages are in flight.
+            consumer: a name of up to 100 characters that ``peek``, SQL and the console show while the messages are
+                in flight. Not allowed with an ``attempt_id``.
 
         Raises:
             OverLimit: a standard queue reached its cap on messages in flight.
@@ -332,8 +331,9 @@ class Queue(QueueProperties):
         """Sends every row of a DataFrame in one commit. Returns the number of messages.
 
         Args:
-            df: needs a column ``body`` STRING. Optional columns: ``delay_seconds``, ``group_id``, ``dedup_id``,
-                ``priority``, ``message_attributes``. FIFO queues accept duplicates, but do not count them.
+            df: needs a column ``body`` of type STRING. It may have the columns ``delay_seconds``, ``group_id``,
+                ``dedup_id``, ``priority`` and ``message_attributes``. FIFO queues accept duplicates, but do not
+                count them.
             send_id: makes the call repeatable. Later calls with the same id send nothing.
             order_by: on FIFO queues, the column that orders each group. None: the order of the rows.
             on_bad_row: treatment of rows that break a rule. ``"fail"`` sends no row. ``"drop"`` loses the row.
@@ -433,10 +433,9 @@ class Queue(QueueProperties):
         Messages in flight can be settled and extended. Consumers and waiting receives keep waiting.
 
         Args:
-            reason: text of up to 8,192 bytes. ``doctor``, the console and the attribute ``paused`` show the
-                reason.
-            group_id: the message group to pause; None for the whole queue. The attribute ``paused_groups`` takes
-                up to 8,192 bytes.
+            reason: text of up to 8,192 bytes, which ``doctor``, the console and the attribute ``paused`` show.
+            group_id: the message group to pause; None for the whole queue. All paused groups together may take up
+                to 8,192 bytes in the attribute ``paused_groups``.
 
         Raises:
             InvalidParameterValue: ``reason`` is empty, or ``group_id`` is invalid.
@@ -522,7 +521,7 @@ class Queue(QueueProperties):
 
         Args:
             names: attributes to return; None for all. Omits attributes that the queue does not have.
-            wire: True to return SQS names and texts. Adds counts, times and ARN.
+            wire: True to return values as texts by their SQS names, with counts, times and the ARN.
 
         Raises:
             InvalidAttributeName: a name is unknown.
@@ -569,7 +568,7 @@ class Queue(QueueProperties):
     def groups(self, limit: int = 10) -> list[GroupCounts]:
         """Returns the numbers of visible and in-flight messages of each message group, largest groups first.
 
-        Reads all stored messages: a million in half a second. Raises InvalidParameterValue for ``limit`` below 1.
+        Reads all stored messages, a million in half a second. Raises InvalidParameterValue for ``limit`` below 1.
 
         FAI-3
         """
@@ -588,15 +587,15 @@ class Queue(QueueProperties):
         """Returns the oldest messages without receiving them. Nothing changes.
 
         Args:
-            where: a condition in SQL (docs/reference/conditions.md). Ids: ``message_id``, ``group_id``,
-                ``dedup_id``. Content: ``body``, ``message_attributes``. States: ``state``, ``receive_count``,
-                ``consumer`` (of a message in flight). Times: ``sent_at``, ``visible_at``, ``age`` (seconds).
-                Names: ``source_queue``. JSON: ``dead_letter_reason``, ``attempts``. Message attributes are a map
-                from names to texts. Binary values are in base64. Messages are tested oldest first, until ``limit``
-                are found. A condition that is NULL does not match.
+            where: a condition in SQL (docs/reference/conditions.md). Its columns are ``message_id``, ``group_id``,
+                ``dedup_id``, ``body``, ``message_attributes`` (a map from names to texts, binary values in
+                base64), ``state``, ``receive_count``, ``consumer`` (of a message in flight), ``sent_at``,
+                ``visible_at``, ``age`` (in seconds), ``source_queue``, and as JSON ``dead_letter_reason`` and
+                ``attempts``. Messages are tested oldest first, until ``limit`` are found. A message for which the
+                condition is NULL is not returned.
             limit: maximum number of messages.
             interrupt: when another thread sets it, the search ends with QueueClientError.
-            parameters: a value for each ``?`` of ``where``. Texts, numbers, bools, aware instants, None. Example:
+            parameters: a value for each ``?`` of ``where``: a text, number, bool, aware instant or None. Example:
                 ``peek("body = ? AND sent_at > ?", parameters=[text, instant])``.
 
         Raises:
@@ -619,7 +618,7 @@ class Queue(QueueProperties):
         """Moves messages of a dead-letter queue back to their sources. Returns the number of moved messages.
 
         Moves visible messages, oldest first. Moved messages arrive like new messages: never received, with age 0.
-        Messages stay if their source queue was deleted, or if they did not come as dead letters.
+        A message stays if its source queue was deleted, or if it did not come as a dead letter.
 
         Args:
             max_messages: maximum number of messages; None moves all.
@@ -695,7 +694,7 @@ class Queue(QueueProperties):
 
         Args:
             message_id: the id that the send returned.
-            at: an instant with a time zone, before the message expires. The past counts as now.
+            at: an instant with a time zone, before the message expires. A past instant counts as now.
 
         Returns:
             True if the message was visible or delayed. False if it is in flight, held, deleted, or moving to
@@ -716,7 +715,7 @@ class Queue(QueueProperties):
 
         Deletes the message, in any state and from the rewind history. The message's row in the log keeps message
         id and times. The row loses body, attributes, sender, trace header, message group and deduplication id. On
-        a FIFO queue, group and deduplication id still count for five minutes: call the method again afterwards.
+        a FIFO queue, the row keeps group and deduplication id for five minutes: call the method again afterwards.
         The old files are deleted at once on a local disk, and after 48 hours on an object store.
         docs/operation/erasing.md lists where copies remain.
 

@@ -254,7 +254,7 @@ class ShardIndex:
         return self.log.spans(first, last, self.delay)
 
     def visible_since(self, offset: int) -> int:
-        """Returns the instant, also in the past, at which a message becomes visible."""
+        """Returns the instant at which a message becomes visible, or has become visible."""
         run = None if offset >= self.head.head_offset else self.runs.at(offset)
         if run is not None and run.visible_at is not None:
             return run.visible_at

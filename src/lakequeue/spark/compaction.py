@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("lakequeue")
 _FEW_TASKS, _MAX_TASKS = 16, 256
 _QUEUES_OF_A_TASK = 16
-"""A pass adds a Spark task for each further number of queues, because a task takes 20 to 60 ms to start."""
+"""Number of queues for which a pass adds a Spark task. Fewer do not pay: a task takes 20 to 60 ms to start."""
 
 
 def compact_once(

@@ -34,7 +34,7 @@ class FifoShard(Protocol):
         """Returns the lowest stored offset at or above ``offset``. Never-received messages count as stored."""
 
     def visible_since(self, offset: int) -> int:
-        """Returns the instant, also in the past, at which a message becomes visible."""
+        """Returns the instant at which a message becomes visible, or has become visible."""
 
     def scan_before(self, place: tuple[int, int] | None) -> bool:
         """See ``ShardIndex.scan_before``."""
