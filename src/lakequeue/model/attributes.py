@@ -247,7 +247,7 @@ class QueueAttributes:
 
     @property
     def dedup_micros(self) -> int | None:
-        """Microseconds for which a message's deduplication id marks duplicates. None: no limit (DDP-9, JOB-6)."""
+        """Microseconds for which a message's deduplication id marks duplicates. None if unset (DDP-9, JOB-6)."""
         if self.fifo:
             return FIFO_DEDUP_MICROS
         return None if self.deduplication_interval is None else duration_micros(self.deduplication_interval)

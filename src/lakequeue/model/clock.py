@@ -89,7 +89,7 @@ def seconds(micros: int) -> int | float:
 
 
 class Clock(Protocol):
-    """The source of time and of all waits."""
+    """Gives the time, and waits until an instant."""
 
     def now(self) -> datetime:
         """Returns the current time as an aware UTC instant."""

@@ -76,7 +76,7 @@ def new_delivery_id() -> str:
 
 
 def parse_table(value: object) -> str:
-    """Parses a table's path, URI or name (TAB-1). Raises ValueError for other texts, and for texts with keys."""
+    """Parses a table's path, URI or name (TAB-1). Raises ValueError for other texts, or texts with secrets."""
     table = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if not isinstance(table, str) or not table.strip() or not table.isprintable():
         raise ValueError("must be a path, a URI, or the name of a table in a catalog")

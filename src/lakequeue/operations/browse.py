@@ -263,7 +263,7 @@ def export(queue: OpenQueue, where: Where, interrupt: Interrupt | None) -> Itera
 
 
 def predicate(where: Where, interrupt: Interrupt | None = None) -> Predicate | None:
-    """Compiles a condition over ``SCHEMA``. Returns None if there is none. Raises InvalidParameterValue."""
+    """Compiles a condition over ``SCHEMA``. Returns None without a condition. Raises InvalidParameterValue."""
     if where is None:
         return None
     from lakequeue.conditions.predicate import Predicate

@@ -54,7 +54,7 @@ class ClaimPlan:
     decides: bool = True
     """True if this claim may decide undecided deliveries. A decision may write to the delivery table."""
     steps: Steps = attrs.field(factory=lambda: Steps("the receive"))
-    """Counts commits that move dead letters. If the receive fails after a commit, the outcome is unknown."""
+    """Counts commits that move dead letters. If the receive fails after such a commit, its outcome is unknown."""
     left_nothing: bool = attrs.field(default=False, init=False)
     """True if the claim found no message in any shard, so that another process would find none, either."""
     _parts: list[ClaimedPart] = attrs.field(factory=list, init=False)

@@ -23,7 +23,7 @@ from lakequeue.storage.stats_rows import StatsRow
 NEWEST_COMMITS = 50
 """Maximum number of entries of each log, beginning with the newest, in which lost races are counted."""
 LEAST_COMMITS, MOST_ENTRIES = 5, 800
-"""Minimum number of entries of a log in which lost races are counted, and maximum for all logs together."""
+"""Number of entries in which lost races are counted: minimum per log, and maximum for all logs together."""
 
 _NOTED = [field.name for field in attrs.fields(QueueCounts) if field.name in attrs.fields_dict(StatsRow)]
 """Names of the counts in the compactor's notes. The count of undecided messages is not in the notes."""

@@ -230,7 +230,7 @@ def delete(leased: LeasedMessages, kept: Mapping[str, str | None] = _NONE_KEPT) 
 def failures_of(
     leased: LeasedMessages, failed: Mapping[str, str | None]
 ) -> dict[int, dict[int, DeadLetterReason]]:
-    """Returns failures by shard and offset. Accepts and raises the same as ``delete`` does for ``kept``."""
+    """Returns failures by shard and offset. ``failed`` and the errors are as for ``kept`` in ``delete``."""
     queue = leased.queue
     offsets: dict[int, dict[int, str | None]] = {}
     for text, shard, offset in _offsets_of_ids(leased, {text for text in failed if is_message_id(text)}):

@@ -31,7 +31,7 @@ class Tokens:
     """Number of the ``look_at`` read by which this receive has read the shards."""
 
     def may_be_left(self) -> bool:
-        """False if the rate limit's bucket is empty. True without a rate limit, or for a single shard."""
+        """False if the rate limit's bucket is empty. True if there is no rate limit, or only one shard."""
         shards = self._queue.shards
         if self._queue.attributes.pace is None or len(shards) == 1:
             return True

@@ -65,7 +65,7 @@ def logged(verb: str, queue: str) -> Iterator[CallCounters]:
 
 
 def committed(shard: int, lost_races: int) -> None:
-    """Counts a commit and the races lost before it, for the call that runs in this thread."""
+    """Counts a commit, and races that were lost before the commit, for the call that runs in this thread."""
     call = _current.get()
     if call is not None:
         call.commits += 1

@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 
 @attrs.frozen
 class CommonCommit:
-    """Answer of ``turn``: this process must commit its request, and ``others`` (ids, commands), oldest first."""
+    """Requests of other processes (id and commands, oldest first) that this process must commit with its own."""
 
     others: Sequence[tuple[str, Sequence[Command]]]
 

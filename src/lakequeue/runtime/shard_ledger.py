@@ -60,7 +60,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
 
     @property
     def attributes_version(self) -> int:
-        """Version of the queue's attributes when commands were last decided."""
+        """Version of the queue's attributes that this shard used for the last decision."""
         machine = self._machine
         return self._requests.attributes_version if machine is None else machine.attributes_version
 
