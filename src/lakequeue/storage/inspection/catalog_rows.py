@@ -23,7 +23,7 @@ class FoundCatalog:
     log: FoundLog
     rows: list[QueueRow]
     problem: str | None
-    """Why ``rows`` may be out of date. None if the rows are up to date."""
+    """Reason why ``rows`` may be out of date. None if the rows are current."""
     unlisted: list[str]
     """Keys of queues that hold messages but have no row."""
 

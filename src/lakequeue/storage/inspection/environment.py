@@ -12,11 +12,11 @@ from lakequeue.storage.roots import EFFECTIVE, local_path
 LOCK_PATIENCE = 1.0
 """Seconds for which a check waits for a lock."""
 FREE_BYTES, FREE_FILES = 256 * 2**20, 10_000
-"""Free bytes and free inodes below which a check warns."""
+"""A check warns if fewer bytes or fewer inodes than these are free."""
 
 
 def lock_problem(table: str) -> tuple[str, str] | None:
-    """Returns why a local table cannot be locked, and what this means for a repair. None if it can be locked."""
+    """Returns why a local table cannot be locked, and how this affects a repair. None if the lock is free."""
     local = local_path(table)
     if local is None or not os.path.isdir(local):
         return None
@@ -39,7 +39,7 @@ def lock_problem(table: str) -> tuple[str, str] | None:
 
 
 def space_problems(path: str) -> Iterator[str]:
-    """Yields a text for each shortage of the file system: too few free bytes, or too few free files."""
+    """Yields a text if the file system has too few free bytes, and a text if it has too few free inodes."""
     space = space_of(path)
     if space is None:
         return
@@ -50,7 +50,7 @@ def space_problems(path: str) -> Iterator[str]:
 
 
 def _holders(path: str) -> list[str]:
-    """Names the processes that hold a lock on a file. Returns an empty list if the system does not list locks."""
+    """Returns a text for each process that has a lock on a file. Returns no texts if the system hides locks."""
     try:
         inode = str(os.stat(path).st_ino)
         with open("/proc/locks", encoding="ascii") as file:

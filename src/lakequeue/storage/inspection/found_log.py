@@ -31,37 +31,37 @@ from lakequeue.storage.table_version import TableVersion
 _T = TypeVar("_T")
 _OTHER_CHECKPOINT = re.compile(r"\d{20}\.checkpoint\..+\.(parquet|json)")
 MOST_LOST = 10_000
-"""Maximum number of missing log entries that a repair replaces. Each replacement is a file."""
+"""Maximum number of missing log entries that a repair replaces, because it writes a file for each."""
 
 
 @attrs.define
 class FoundLog:
-    """The readable entries and checkpoints of a log, by version."""
+    """A log that was read as far as possible, with the readable entries and checkpoints by version."""
 
     folder: Folder
     entries: dict[int, Entry]
     checkpoints: dict[int, TableState]
     problems: dict[str, str]
-    """Problem of each bad or missing log file, by the name of the file."""
+    """For each bad or missing log file, by name, a text that says what is wrong with it."""
     last: int
-    """The last version of the log."""
+    """Newest version of the log. Its entry may be unreadable."""
     strays: list[str] = attrs.field(factory=list)
-    """Names of log files that do not belong to the log. For example, a restore left them over."""
+    """Names of log files that do not belong to the log, for example because a restore did not remove them."""
 
     @property
     def start(self) -> int | None:
-        """Version of the checkpoint or entry with which reads of the log begin. None if the log has neither."""
+        """Version of the checkpoint or entry from which the log can be read. None if there is no such version."""
         return start_of(self.entries, self.checkpoints)
 
     @property
     def unreadable(self) -> list[int]:
-        """Versions whose log entries are needed, but cannot be read."""
+        """Versions from ``start`` on whose log entries cannot be read."""
         start = self.start
         return [] if start is None else [each for each in range(start, self.last + 1) if each not in self.entries]
 
     @property
     def named(self) -> set[str]:
-        """Names of all data files that a readable entry or checkpoint names."""
+        """Names of the data files in all readable entries and checkpoints."""
         added = [file.name for entry in self.entries.values() for file in entry.added]
         removed = [file_below(path, encoded=True) for entry in self.entries.values() for path in entry.removed]
         return {
@@ -72,18 +72,18 @@ class FoundLog:
 
     @property
     def is_being_repaired(self) -> bool:
-        """True if a repair has begun, and has replaced unreadable entries."""
+        """True if a repair has replaced unreadable entries already, but may not be finished."""
         return any(entry.token == REPAIRED for entry in self.entries.values())
 
     @property
     def newest_sound(self) -> int | None:
-        """Last version that can be read without an unreadable entry. None if there is no such version."""
+        """Newest version for which all entries up to it are readable. None if there is no such version."""
         start = self.start
         lost = [each for each in self.unreadable if each != start or start not in self.checkpoints]
         return lost[0] - 1 if lost else None if start is None else self.last
 
     def newest(self) -> TableVersion | None:
-        """Returns the last version, computed without the unreadable entries. Returns None if ``start`` is None."""
+        """Returns the newest version, leaving out unreadable entries. Returns None if ``start`` is None."""
         start = self.start
         if start is None:
             return None
@@ -93,7 +93,7 @@ class FoundLog:
         return TableVersion(self.folder, state)
 
     def sound(self) -> Iterator[TableVersion]:
-        """Yields every version that can be computed from readable entries, newest first."""
+        """Yields all versions for which no entry is missing or unreadable, newest first."""
         starts = sorted({*self.checkpoints, *({0} & self.entries.keys())}, reverse=True)
         end = self.last
         for start in starts:
@@ -170,7 +170,7 @@ def read_log(folder: Folder) -> FoundLog:
 def _left_over(
     folder: Folder, versions: Sequence[int], entries: Mapping[int, Entry], checkpoints: Mapping[int, TableState]
 ) -> list[int]:
-    """Returns the first version that does not continue the log, and later ones, which a restore left over."""
+    """Returns the versions that a restore left over: the first that does not continue the log, and all later."""
     start = start_of(entries, checkpoints)
     if start is None:
         return []
@@ -186,12 +186,12 @@ def _left_over(
 
 
 def start_of(entries: Container[int], checkpoints: Iterable[int]) -> int | None:
-    """Returns the version of the newest readable checkpoint, or 0 if entry 0 exists, or else None."""
+    """Returns the newest checkpoint's version. Without checkpoints, returns 0 if entry 0 exists, else None."""
     return max(checkpoints, default=0 if 0 in entries else None)
 
 
 def _reached(start: int, known: Iterable[int]) -> int:
-    """Returns the last version that is reached if at most ``MOST_LOST`` missing entries are replaced."""
+    """Returns the newest version that a repair can reach, if it replaces at most ``MOST_LOST`` entries."""
     last, lost = start, 0
     for version in known:
         if version > start:
@@ -203,7 +203,7 @@ def _reached(start: int, known: Iterable[int]) -> int:
 
 
 def _gaps(entries: Sequence[int], last: int) -> Iterator[tuple[str, str]]:
-    """Yields the name of the first missing entry in each gap of the log, and the problem."""
+    """Yields the name of the first missing entry of each gap, and a text that says how long the gap is."""
     for before, after in pairwise([*entries, last + 1]):
         if missing := after - before - 1:
             more = f", and so are all up to version {after - 1}" if missing > 1 else ""

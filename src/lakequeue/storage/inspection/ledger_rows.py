@@ -17,7 +17,7 @@ from lakequeue.storage.table_version import TableVersion
 
 @attrs.frozen
 class LedgerRows:
-    """The rows of one version of a ledger: head, runs and history. The history has only deleted messages."""
+    """All rows of one version of a ledger. Runs of deleted messages are in ``history``."""
 
     version: int
     head: Head
@@ -26,7 +26,7 @@ class LedgerRows:
 
 
 def read_ledger(table: TableVersion) -> LedgerRows:
-    """Reads a version of a ledger. Raises DamagedTable if files are missing or torn, or if rows are wrong."""
+    """Reads all rows of a version. Raises DamagedTable if files are missing or damaged, or rows are wrong."""
     if table.state.lost_files:
         raise DamagedTable(table.path, None, "another program removed files from it")
     head, runs, history = Ledger(cast(Table, table)).load()
@@ -37,7 +37,7 @@ def read_ledger(table: TableVersion) -> LedgerRows:
 
 
 def newest_readable(log: FoundLog | None) -> LedgerRows | None:
-    """Returns the newest version of a ledger that can be read completely, or None."""
+    """Returns the newest version of a ledger that can be read. Returns None if no version can be read."""
     broken: set[str] = set()
     for version in log.sound() if log is not None else ():
         if broken.isdisjoint(file.name for file in version.files()):

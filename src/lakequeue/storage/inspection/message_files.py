@@ -25,32 +25,32 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 Range = tuple[int, int]
-"""First and last offset, or first and last instant in microseconds. Both ends are included."""
+"""Two offsets, or two instants in microseconds. The range includes both."""
 _COUNTED = ["sent_at", "delay_seconds", "source_receive_count", "group_id"]
-"""Columns whose bounds and number of NULLs are in the Delta log."""
+"""Columns for which the Delta log has minimum, maximum and number of NULLs."""
 
 
 @attrs.frozen
 class FoundFile:
-    """A file of a log, and the offsets of the messages in the file."""
+    """A file of messages, what is wrong with it, and the offsets of its messages."""
 
     file: LiveFile
     offsets: Integers = attrs.field(eq=False)
     """Offsets of the messages, in the order of the rows. Empty if the file cannot be read."""
     problem: str | None
-    """Why the file is bad. None if the file is sound."""
+    """Text that says what is wrong with the file. None if the file is sound."""
     named: bool = True
-    """False if no readable log entry names the file."""
+    """False if the file was found in the directory only, and no readable log entry names it."""
     sent: Range | None = None
-    """Send times of the file's first message and newest message, in microseconds. None if unknown."""
+    """First and newest send time in the file, in microseconds. None if unknown."""
     doubt: str | None = None
-    """How the rows contradict the log's statistics, or None. Either the rows or the statistics may be right."""
+    """Text that says how rows and log statistics differ, where either may be right. None if they agree."""
     disorder: str | None = None
-    """How the send times contradict each other or their segment's opening. None if the times fit."""
+    """Text that says which send times of the file are impossible. None if the send times fit."""
     harmless: bool = False
-    """True if another program rewrote the file without a loss. Readers sort such rows, and drop repetitions."""
+    """True if another program only changed the order of rows, or repeated rows, which readers can handle."""
     blank: Integers = attrs.field(eq=False, factory=lambda: np.array([], np.int64))
-    """Offsets of rows without a message: erased, forgotten by the ledger, or filled in by an earlier repair."""
+    """Offsets of empty rows, whose messages were erased, forgotten by the ledger, or lost before a repair."""
 
     @property
     def first(self) -> int:
@@ -62,13 +62,13 @@ class FoundFile:
 
     @property
     def logged_first(self) -> int | None:
-        """First offset of the file according to the log's statistics. None if the log has no statistics."""
+        """First offset of the file according to the log. None if the log has no statistics of the file."""
         base, position = self.file.partition.get("base_offset"), self.file.minimum.get("position")
         return None if base is None or position is None else int(base + position)
 
 
 def find_files(folder: Folder, files: Sequence[LiveFile]) -> list[FoundFile]:
-    """Reads the files of a log. Returns each file with its offsets, and with its problem if any."""
+    """Reads all files of a log. Returns each file with its offsets, and with the problem that it has."""
     return folder.for_each(lambda file: _find(folder, file), files)
 
 
@@ -111,7 +111,7 @@ def _find(folder: Folder, file: LiveFile) -> FoundFile:
 
 
 def _is_complete(folder: Folder, file: LiveFile) -> bool:
-    """True if a file holds each message from its first to its last, in any order."""
+    """True if a file has no gap between its first and its last message. The order does not matter."""
     try:
         LogFile.of(file).rows_of(TableVersion(folder, TableState()), [])
     except DamagedTable:
@@ -120,7 +120,7 @@ def _is_complete(folder: Folder, file: LiveFile) -> bool:
 
 
 def _read(parquet: pq.ParquetFile) -> pa.Table:
-    """Reads positions, the columns ``_COUNTED``, and ``blank``, which is True for rows without a body."""
+    """Reads positions and the columns in ``_COUNTED``. Adds a column ``blank``: True for rows without a body."""
     parts, nothing = [], layout.FILES["messages"].empty_table()
     counted_schema = nothing.select(["position", *_COUNTED]).schema
     groups = (parquet.read_row_group(each, use_threads=False) for each in range(parquet.num_row_groups))
@@ -131,7 +131,7 @@ def _read(parquet: pq.ParquetFile) -> pa.Table:
 
 
 def _contradiction(file: LiveFile, rows: pa.Table) -> str | None:
-    """Returns the first contradiction between a file's rows and its statistics. Returns None if they agree."""
+    """Returns a text if a file's rows contradict its statistics. Returns None if they agree."""
     for name in _COUNTED:
         column = rows[name]
         if file.nulls.get(name, column.null_count) != column.null_count:
@@ -158,7 +158,7 @@ def _disorder(file: LiveFile, sent: Integers) -> str | None:
 
 
 def kept_files(found: Iterable[FoundFile]) -> list[FoundFile]:
-    """Returns the files without problems, by offset. Of two files that overlap, keeps the file with more rows."""
+    """Returns the sound files by offset. If two files share offsets, only the file with more rows is kept."""
     kept: list[FoundFile] = []
     # Among files with equal numbers of rows, the first offset decides, and last the age: a newer file wins.
     sound = [(each.first, -each.file.rows, -age, each) for age, each in enumerate(found) if each.problem is None]
@@ -172,7 +172,7 @@ def kept_files(found: Iterable[FoundFile]) -> list[FoundFile]:
 
 @attrs.frozen
 class Displaced:
-    """A message whose offset another message also has."""
+    """A message that shares its offset with another message."""
 
     offset: int
     message_id: str
@@ -181,7 +181,7 @@ class Displaced:
 
 
 def displaced(folder: Folder, found: Sequence[FoundFile]) -> list[Displaced]:
-    """Returns messages that a repair would lose, because ``kept_files`` has other messages at their offsets."""
+    """Returns the messages that share their offset with a message in ``kept_files``, and need a new offset."""
     kept = kept_files(found)
     paths = {each.file.path for each in kept}
     others = [each for each in reversed(found) if each.file.path not in paths and len(each.offsets)]
@@ -206,7 +206,7 @@ def _ids(folder: Folder, found: FoundFile) -> list[str | None]:
 
 
 def missing_ranges(present: Iterable[Range], low: int, end: int) -> list[Range]:
-    """Returns ranges of offsets from ``low`` to ``end`` (exclusive) that the sorted ``present`` lacks."""
+    """Returns the offsets from ``low`` up to, but without, ``end`` that are in none of the sorted ranges."""
     return apart(low, end - 1, [(first, last) for first, last in present if first < end and last >= low])
 
 

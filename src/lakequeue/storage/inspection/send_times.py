@@ -1,4 +1,4 @@
-"""Compares send times. Finds contradictions between files, and limits the possible send times of lost messages."""
+"""Checks whether send times fit together, and finds out between which times a lost message was sent."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from lakequeue.storage.inspection.message_files import FoundFile, Range
 from lakequeue.storage.messages.read import LogFile
 
 Known = tuple[int, int]
-"""An offset, and the send time of its message in microseconds."""
+"""An offset, and the time in microseconds at which its message was sent."""
 
 
 def misdated(files: Sequence[FoundFile]) -> Iterator[tuple[FoundFile, str]]:
-    """Yields each sound file with impossible send times, and the reason.
+    """Yields each sound file whose send times are impossible, with a text that says why.
 
-    Send times never decrease with the offset. A segment is in one piece, and all its files name one opening time,
-    the send time of its first message.
+    A message is never sent before the message at the offset before. All files of a segment must be adjacent, and
+    must have the same opening time, which is the send time of the segment's first message.
     """
     newest, base, opened = 0, -1, dict[int, int]()
     for each in sorted(files, key=lambda file: file.first):
@@ -38,7 +38,7 @@ def misdated(files: Sequence[FoundFile]) -> Iterator[tuple[FoundFile, str]]:
 
 
 def shown_at(micros: int) -> datetime | str:
-    """Formats an instant. A text with the microseconds is returned if the instant is out of range."""
+    """Converts microseconds to a datetime. Returns a text if the instant is too far away for a datetime."""
     try:
         return from_micros(micros)
     except OverflowError:
@@ -46,7 +46,7 @@ def shown_at(micros: int) -> datetime | str:
 
 
 def known_times(log: FoundLog, files: Sequence[FoundFile]) -> list[Known]:
-    """Returns the known send times, from log entries and from sound files."""
+    """Returns the send times that log entries and sound files show."""
     return [*_of_entries(log), *_of_files(files)]
 
 
@@ -66,7 +66,7 @@ def _of_files(files: Sequence[FoundFile]) -> Iterator[Known]:
 
 
 def sent_between(known: Sequence[Known], messages: Range) -> tuple[datetime | None, datetime | None]:
-    """Returns the earliest and the latest possible send time of messages. Each is None if unknown."""
+    """Returns the times between which the messages must have been sent. A time is None if unknown."""
     first, last = messages
     earliest = max((from_micros(at) for offset, at in known if offset <= first), default=None)
     latest = min((from_micros(at) for offset, at in known if offset >= last), default=None)

@@ -34,67 +34,67 @@ from lakequeue.storage.stores import Store
 from lakequeue.storage.table_version import TableVersion
 
 CLOCK_AHEAD = 60 * MICROS
-"""Microseconds by which a last commit may be ahead of this machine's clock, without being reported."""
+"""Microseconds by which the last commit may be ahead of this machine's clock. More is reported as a problem."""
 
 
 @attrs.frozen
 class FoundShard:
-    """All readable parts of a shard. ``messages`` and ``receipts`` are None if the table has no Delta log."""
+    """What can be read of a shard. ``messages`` or ``receipts`` is None if this table has no Delta log."""
 
     messages_path: str
     receipts_path: str
     messages: FoundLog | None
     receipts: FoundLog | None
     state: TableVersion | None
-    """The last version of the table ``messages``."""
+    """Newest version of the table ``messages``."""
     ledger: LedgerRows | None
     ledger_problem: DamagedTable | None
     files: list[FoundFile]
 
     @property
     def was_unused(self) -> bool:
-        """True if nobody has received from the shard. The shard has no ledger, or its ledger shows no receive."""
+        """True if no message was ever received from the shard, because there is no ledger or its head is 0."""
         return self.receipts is None or (self.ledger is not None and self.ledger.head.head_offset == 0)
 
     @property
     def intact_log(self) -> bool:
-        """True if all needed log entries of the table ``messages`` can be read."""
+        """True if all log entries of the table ``messages`` can be read, as far as they are needed."""
         return self.messages is not None and self.messages.newest_sound == self.messages.last
 
     @property
     def is_complete(self) -> bool:
-        """True if the log has all its entries, and all its messages in sound files."""
+        """True if all log entries can be read, all files are sound, and no message is missing."""
         sound = self.intact_log and not any(each.problem for each in self.files)
         return sound and not self.missing(self.ledger)
 
     @property
     def send_end(self) -> int:
-        """The end offset of the log of messages, according to its entries."""
+        """End offset of the table ``messages``, as its log entries say."""
         return 0 if self.state is None else layout.end_of(self.state.transaction(layout.SEND_ID))
 
     @property
     def displaced(self) -> list[Displaced]:
-        """Messages whose offset another message also has."""
+        """Messages that share their offset with another message."""
         return [] if self.state is None else displaced(self.state.folder, self.files)
 
     @property
     def forgotten(self) -> int:
-        """Epoch of the newest ledger by which bodies were removed from the log."""
+        """Newest epoch of the ledger for which bodies were removed from the log."""
         return 0 if self.state is None else self.state.transaction(layout.FORGOTTEN_ID)
 
     @property
     def emptying(self) -> int:
-        """Random number of the last commit that removed bodies from the log. 0 without such a commit."""
+        """Random number that identifies the last removal of bodies from the log. 0 if none was removed."""
         return 0 if self.state is None else self.state.transaction(layout.EMPTYING_ID)
 
     @property
     def is_newest(self) -> bool:
-        """True if the ledger knows the last removal of bodies. False if unreadable, or from an older backup."""
+        """True if the ledger has recorded the last removal of bodies. False if it is unreadable, or older."""
         known = self.ledger is not None and self.ledger.head.knows(self.emptying)
         return known and self.ledger is not None and self.forgotten <= self.ledger.head.epoch
 
     def low(self, ledger: LedgerRows | None) -> int:
-        """Returns the first offset that the log must have: of its files, or the lower floor of ``ledger``.
+        """Returns the first offset that the log must have: the first of its files, or a lower floor of ``ledger``.
 
         The floor of an older ledger counts only if entries of the log are unreadable.
         """
@@ -107,17 +107,17 @@ class FoundShard:
         return min(begin, ledger.head.floor_offset) if ledger is not None and exact else begin
 
     def end(self, ledger: LedgerRows | None) -> int:
-        """Returns the offset after the last message that is known to have been sent."""
+        """Returns the offset after the last message of which log, files or ledger know."""
         held = [int(each.offsets.max()) + 1 for each in self.files if len(each.offsets)]
         return max(self.send_end, ledger.head.head_offset if ledger else 0, *held, 0)
 
     def missing(self, ledger: LedgerRows | None) -> list[Range]:
-        """Returns the offsets that the log must have, but that are in no sound file."""
+        """Returns the offsets from ``low`` to ``end`` that no sound file has."""
         present = [(each.first, each.last) for each in kept_files(self.files)]
         return missing_ranges(present, self.low(ledger), self.end(ledger))
 
     def gone(self, ledger: LedgerRows | None, blank: list[Range]) -> list[Range]:
-        """Returns the lost offsets: ``blank``, and the missing offsets that no damaged file has."""
+        """Returns the offsets of lost messages: those in ``blank``, and those that are in no file at all."""
         kept = {each.file.path for each in self._read_by_calls()}
         others = [np.setdiff1d(each.offsets, each.blank) for each in self.files if each.file.path not in kept]
         others += [each.offsets for each in self.files if each.harmless]
@@ -130,7 +130,7 @@ class FoundShard:
         return sorted([*gone, *blank])
 
     def blank(self, ledger: LedgerRows | None) -> list[Range]:
-        """Returns the offsets whose rows in the log are empty, although the ledger still has their messages."""
+        """Returns the offsets whose rows are empty, although the ledger has not forgotten the messages."""
         if ledger is None:
             return []
         held = SpanSet((run.first, run.last) for run in sorted([*ledger.runs, *ledger.history]))
@@ -167,7 +167,7 @@ def find_shard(store: Store, root: str, key: str, shard: int) -> FoundShard:
 
 
 def shard_findings(found: FoundShard, queue: str, region: str, now: int) -> Iterator[Finding]:
-    """Yields each problem of a shard, with the effect of a repair."""
+    """Yields each problem of a shard, and what a repair will do about it."""
 
     def finding(table: str, file: str | None, problem: str, repair: str, damage: bool = True) -> Finding:
         return Finding(queue, region, table, file, problem, repair, damage)
@@ -234,9 +234,9 @@ def _contradictions(found: FoundShard) -> Iterator[tuple[str | None, str, str]]:
 
 
 def doubts(found: FoundShard) -> Iterator[tuple[str | None, str]]:
-    """Yields each contradiction in a complete log, as a file and a text. No repair removes the contradiction.
+    """Yields contradictions in a complete log, each as a file and a text. A repair cannot remove them.
 
-    The file is None if the log itself is meant.
+    The file is None if the text is about the log.
     """
     files, state = found.files, found.state
     if state is None or not found.is_complete:
@@ -269,8 +269,8 @@ RESTORE = "nothing; restore it from a copy"
 
 
 def log_findings(log: FoundLog, lost: str) -> Iterator[tuple[str | None, str, str]]:
-    """Yields each problem of a log: the file, the problem, and the effect of a repair. The file is None for the
-    whole log.
+    """Yields each problem of a log: the file, what is wrong, and what a repair does. File None is the whole
+    log.
     """
     if log.start is None:
         yield None, "its log has no beginning: no checkpoint and no first entry can be read", lost

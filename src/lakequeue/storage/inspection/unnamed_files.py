@@ -1,4 +1,4 @@
-"""Finds data files with unreadable log entries. Each file is complete, because its entry was written later."""
+"""Finds data files whose log entries are unreadable. Such files are complete, as entries are written later."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class _Candidate:
 def rejoined(
     log: FoundLog, kept: Sequence[FoundFile], missing: Sequence[Range], end: int, clock: int
 ) -> list[FoundFile]:
-    """Returns unnamed files that fit at missing offsets or at the end of the log.
+    """Returns files that no log entry names, and that must be at missing offsets or at the log's end.
 
-    A fitting file continues positions, send times and its segment's opening time. The log lacks its message ids,
-    and no other file fits at the place.
+    A file must continue the positions, the send times and the opening time of its neighbours. Its messages must
+    not be in the log already, and no other file must fit at the same place.
 
     Args:
         kept: the log's sound files.
@@ -79,7 +79,7 @@ def _fitting(
     last: int | None,
     clock: int,
 ) -> tuple[_Candidate, FoundFile] | None:
-    """Returns the candidate that fits at offset ``first``. Returns None unless exactly one candidate fits."""
+    """Returns the file that fits at offset ``first``. Returns None if no file or several files fit."""
     before = max((each for each in files if each.last < first), key=_last, default=None)
     after = min((each for each in files if each.first > first), key=_last, default=None)
     since = _since(files, first, clock)
@@ -96,7 +96,7 @@ def _fitting(
 
 
 def ids_of(log: FoundLog, messages: Sequence[Range]) -> dict[int, str]:
-    """Returns message ids by offset, from live and removed files. ``messages``: ascending ranges of offsets."""
+    """Returns message ids by offset, for ascending ranges of offsets. Reads live and removed files."""
     wanted = SpanSet(messages)  # The statistics of a damaged file may name any offset.
     if not wanted.size:
         return {}
@@ -119,7 +119,7 @@ def ids_of(log: FoundLog, messages: Sequence[Range]) -> dict[int, str]:
 
 
 def _candidates(log: FoundLog, clock: int) -> Iterator[_Candidate]:
-    """Yields data files that no readable log entry names, oldest first. Omits files of bulk sends."""
+    """Yields the data files that no readable log entry names, oldest first. Leaves out files of bulk sends."""
     named = log.named
     for each in data_files(log.folder):
         if each.name.startswith("bulk/") or each.name in named:
@@ -142,7 +142,7 @@ def _candidates(log: FoundLog, clock: int) -> Iterator[_Candidate]:
 def _segment(
     candidate: _Candidate, before: FoundFile | None, after: FoundFile | None, first: int
 ) -> tuple[int, int] | None:
-    """Returns a segment's base offset and opening time, or None if the candidate does not fit at ``first``."""
+    """Returns the base offset and opening time of a file placed at ``first``. None if it does not fit there."""
     segment = None
     if candidate.positions[0] == 0:
         segment = first, int(candidate.sent_at[0])
@@ -159,7 +159,7 @@ def _segment_of(found: FoundFile) -> tuple[int, int]:
 
 
 def _ids_since(folder: Folder, files: Sequence[FoundFile], since: int) -> set[str]:
-    """Returns the ids of messages sent since an instant. Ids of some earlier messages are included."""
+    """Returns the ids of messages sent since an instant, and maybe of some earlier messages."""
     found: set[str] = set()
     following = None
     for each in reversed(files):  # A segment has no messages sent after the next segment was opened.
@@ -171,7 +171,7 @@ def _ids_since(folder: Folder, files: Sequence[FoundFile], since: int) -> set[st
 
 
 def _since(files: Sequence[FoundFile], first: int, clock: int) -> int:
-    """Returns the send time of the message before an offset, or the earliest possible time if unknown."""
+    """Returns the send time of the message before ``first``. If unknown, returns the earliest possible time."""
     before = max((each for each in files if each.last < first), key=_last, default=None)
     if before is not None and before.sent is not None:
         return before.sent[1]

@@ -1,4 +1,4 @@
-"""Repairs the catalog, by collecting its rows from every readable file."""
+"""Repairs the catalog: collects its rows from all files that can be read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lakequeue.storage.table_version import TableVersion
 
 
 def found_rows(store: Store, catalog: FoundCatalog, root: str) -> list[QueueRow]:
-    """Returns the newest row of each queue, from all files of a damaged catalog. Deleted queues stay deleted."""
+    """Returns the newest row of each queue that is in any file of the catalog. Deleted queues stay deleted."""
     folder, rows = store.folder(catalog.path), {row.key: row for row in catalog.rows}
     taken = {(row.region, row.name) for row in catalog.rows if row.deleted_at is None}
     for file in _files(folder):

@@ -25,7 +25,7 @@ _OF_MESSAGES, _OF_QUEUES = (
     [field.name for field in schema if field.type == layout.INSTANT] for schema in (layout.MESSAGES, layout.QUEUES)
 )
 _OF_TASKS = ("started", "written")
-"""Fields of a requested redrive that are instants, in milliseconds."""
+"""Names of the fields of a requested redrive that hold instants, in milliseconds."""
 
 
 def clock_steps(messages: Table, receipts: Table, now: int) -> Iterator[RepairStep]:
@@ -50,7 +50,7 @@ def clock_steps(messages: Table, receipts: Table, now: int) -> Iterator[RepairSt
 
 
 def row_set_back(row: QueueRow, now: int) -> QueueRow:
-    """Returns a row of the catalog whose future instants are set to ``now``."""
+    """Returns a row of the catalog in which instants after ``now`` are replaced by ``now``."""
     known = {name: getattr(row, name) for name in _OF_QUEUES}
     earlier = {name: min(instant, now) for name, instant in known.items() if instant is not None}
     return attrs.evolve(row, **earlier, move_tasks=_tasks_set_back(row.move_tasks, now // 1000))
@@ -66,7 +66,7 @@ def _tasks_set_back(text: str | None, now: int) -> str | None:
 
 
 def _files_ahead(messages: Table, now: int) -> list[tuple[LogFile, int]]:
-    """Returns each file with an instant after ``now``, and the number of its messages sent after ``now``."""
+    """Returns the files that have instants after ``now``, each with the number of messages sent after ``now``."""
     found = []
     for file in log_files(messages):
         names = [name for name in _OF_MESSAGES if name not in layout.MESSAGE_PARTITIONS]

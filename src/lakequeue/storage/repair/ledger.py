@@ -21,7 +21,7 @@ from lakequeue.storage.repair.steps import RepairStep, commit_once, done, moved_
 
 @attrs.frozen
 class RepairedLedger:
-    """The rows of a repaired ledger. ``changed``: True if they differ from the ledger before the repair."""
+    """Rows of a ledger after the repair. ``changed`` is True if the repair changes any rows."""
 
     head: Head
     runs: list[Run]
@@ -35,7 +35,7 @@ def repaired_ledger(
     gone: Sequence[Range],
     low: int,
 ) -> RepairedLedger:
-    """Returns the rows of ``base`` without the messages ``gone``, and without messages below offset ``low``."""
+    """Returns the ledger ``base`` without the lost messages ``gone``, and without messages below ``low``."""
     runs, history, head = RunMap(base.runs), RunMap(base.history), base.head
     before = max(head.head_offset, low)
     for each in (runs, history):
@@ -56,7 +56,7 @@ def repaired_ledger(
 
 
 def ledger_steps(engine: Engine, found: FoundShard, rows: RepairedLedger, why: str) -> list[RepairStep]:
-    """Returns the steps that write ``rows`` as the ledger. First moves a log without a beginning aside."""
+    """Returns the steps that write ``rows`` as the ledger. Moves the old log aside first if it is unreadable."""
     log = found.receipts
     if log is not None and log.start is not None:
         version = log.last
@@ -84,7 +84,7 @@ def ledger_steps(engine: Engine, found: FoundShard, rows: RepairedLedger, why: s
 
 
 def new_ledger(attributes: Mapping[str, str], version: int, low: int, send_version: int, now: int) -> LedgerRows:
-    """Returns the rows of a ledger from which nothing was received."""
+    """Returns the rows of a ledger for a shard from which no message was received."""
     head = Head(
         head_offset=low,
         floor_offset=low,
@@ -97,7 +97,7 @@ def new_ledger(attributes: Mapping[str, str], version: int, low: int, send_versi
 
 
 def _fresh(found: FoundShard, spans: Sequence[Range]) -> list[Run]:
-    """Returns runs of messages that were never received. Dead letters keep their receive count (DLQ-4)."""
+    """Returns runs for messages that count as never received. Dead letters keep their receive count (DLQ-4)."""
     runs = RunMap([Run(*span) for span in spans])
     for each in found.files:
         if not len(each.offsets) or each.file.nulls.get("source_receive_count") == each.file.rows:

@@ -1,4 +1,4 @@
-"""Makes a log readable again, by replacing unreadable entries with entries that change nothing."""
+"""Makes a log readable again. Replaces each unreadable entry by an entry that changes nothing."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from lakequeue.storage.repair.steps import RepairStep, moved_aside, replaced
 
 @attrs.frozen
 class Undone:
-    """A log without the features that another program enabled. Also lists the versions with these features."""
+    """A log without the table features that another program enabled, and the versions that had them."""
 
     log: FoundLog
     versions: list[int]
-    """Versions of entries from which a repair removes unknown features and properties."""
+    """Versions whose entries have unknown features or properties, which a repair removes."""
     checkpoints: list[int]
-    """Versions of checkpoints that a repair moves aside, because they have unknown features or properties."""
+    """Versions whose checkpoints have unknown features or properties. A repair moves these checkpoints aside."""
 
 
 def without_features(log: FoundLog) -> Undone:
@@ -41,7 +41,7 @@ def without_features(log: FoundLog) -> Undone:
 
 
 def has_deleted_rows(undone: Undone) -> bool:
-    """True if another program used deletion vectors, without which deleted rows reappear."""
+    """True if another program has deleted rows by deletion vectors. A repair brings these rows back."""
     log, since = undone.log, min(undone.versions, default=undone.log.last + 1)
     entries = (log.folder.read(entry_name(version)) for version in log.entries if version >= since)
     if any(b'"deletionVector":{' in data.replace(b" ", b"") for data in entries):
@@ -57,8 +57,8 @@ def has_deleted_rows(undone: Undone) -> bool:
 def log_steps(undone: Undone, barrier: Mapping[str, int]) -> Iterator[RepairStep]:
     """Yields the steps that make the log readable.
 
-    ``barrier``: application ids of the entries that replace unreadable entries. These ids make commits fail that
-    were decided before the repair.
+    New entries in place of unreadable entries set the application ids ``barrier``, so that a commit which was
+    decided before the repair fails.
     """
     log, folder = undone.log, undone.log.folder
     for version in undone.versions:

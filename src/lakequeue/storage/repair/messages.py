@@ -1,4 +1,4 @@
-"""Repairs the log of a shard: puts rows in order, and fills lost offsets with empty rows."""
+"""Repairs the log of a shard: puts rows in the right order, and writes empty rows for lost messages."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from lakequeue.storage.repair.steps import RepairStep, commit_once, done
 
 _FILE = layout.FILES["messages"]
 _MOST_ROWS = 20_000_000
-"""Maximum number of lost messages that a repair fills in. Each message takes 100 bytes of memory."""
+"""Maximum number of lost messages for which a repair writes rows, which take 100 bytes of memory each."""
 
 
 @attrs.frozen
 class NeighbourSegment:
-    """The segment of a message, and the previous message's send time in microseconds."""
+    """The segment for a lost message, and the send time of the message before, in microseconds."""
 
     base: int
     opened_at: int
@@ -38,7 +38,7 @@ class NeighbourSegment:
 
 
 def fence_step(engine: Engine, found: FoundShard) -> RepairStep:
-    """Returns a step that makes running compactions fail, because they may know the unrepaired ledger."""
+    """Returns a step after which running compactions fail, because they may use the unrepaired ledger."""
     assert found.messages is not None
     version, forgotten = found.messages.last, found.forgotten if found.ledger else 0
 
@@ -54,7 +54,7 @@ def fence_step(engine: Engine, found: FoundShard) -> RepairStep:
 
 
 def more_than_fit(path: str, missing: Sequence[Range]) -> str | None:
-    """Returns why too many messages are missing for a repair. Returns None if a repair can fill them in."""
+    """Returns a text if too many messages are missing to write rows for them. Otherwise returns None."""
     number = sum(last - first + 1 for first, last in missing)
     if number <= _MOST_ROWS:
         return None
@@ -65,7 +65,7 @@ def more_than_fit(path: str, missing: Sequence[Range]) -> str | None:
 def log_step(
     engine: Engine, found: FoundShard, missing: Sequence[Range], end: int, version: int
 ) -> RepairStep | None:
-    """Returns the step that writes each offset once, with empty rows for lost messages. None if not needed."""
+    """Returns a step after which each offset has one row. Lost messages get empty rows. None if not needed."""
     assert found.state is not None
     kept, twice = kept_files(found.files), found.displaced
     paths = {each.file.path for each in kept}
@@ -102,7 +102,7 @@ def log_step(
 
 
 def _again(folder: Folder, twice: Sequence[Displaced], base: int, clock: int) -> Iterator[pa.Table]:
-    """Yields the rows of displaced messages as a new segment, whose first offset is ``base``."""
+    """Yields the rows of displaced messages, with new offsets from ``base`` on, as a segment of their own."""
     files = {each.file.path: each.file for each in twice}
     found = [
         layout.message_rows(folder.rows(file.name, folder.entry(file.name).size, _FILE.names)).take(
@@ -123,7 +123,7 @@ def _again(folder: Folder, twice: Sequence[Displaced], base: int, clock: int) ->
 
 @attrs.frozen
 class _Known:
-    """The rows of the replaced files. ``row`` has, for each of the sorted ``offsets``, the index in ``rows``."""
+    """Rows of the files that are replaced. ``row`` has the index in ``rows`` for each offset in ``offsets``."""
 
     offsets: Integers
     rows: pa.Table
@@ -153,7 +153,7 @@ def _known(folder: Folder, files: Sequence[FoundFile]) -> _Known:
 def _rows(
     folder: Folder, kept: Sequence[FoundFile], known: _Known, missing: Sequence[Range], clock: int
 ) -> Iterator[pa.Table]:
-    """Yields the rows for the missing offsets. The repair writes each table as a file."""
+    """Yields tables with a row for each missing offset. Each table becomes a file."""
     for first, last in missing:
         before = next((each for each in reversed(kept) if each.last < first), None)
         after = next((each for each in kept if each.first > last), None)
@@ -191,7 +191,7 @@ def _rows(
 def _segment_at(
     folder: Folder, before: FoundFile | None, after: FoundFile | None, first: int, clock: int
 ) -> NeighbourSegment:
-    """Returns the segment of the neighbouring files, for a lost message at offset ``first``."""
+    """Returns the segment that a lost message at offset ``first`` gets, from the file before or after."""
     if before is not None:
         file = before.file
         opened = to_micros(file.partition["opened_at"])

@@ -1,4 +1,4 @@
-"""Repairs segments whose files contradict each other, as after a send to a restored log."""
+"""Repairs segments whose files contradict each other, for example after a send to a restored log."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from lakequeue.storage.repair.steps import RepairStep, commit_once, done
 
 
 def segments_steps(engine: Engine, found: FoundShard, version: int) -> list[RepairStep]:
-    """Returns the step that repairs segments with contradictory send times or openings, or no step.
+    """Returns a step that repairs segments whose send times or opening times are impossible, if there are any.
 
-    Each file of these segments gets a new segment. Earlier steps must have removed repeated offsets.
+    Each file of these segments becomes a segment of its own. Earlier steps must have removed repeated offsets.
     """
     openings = {tuple(map(each.file.partition.get, layout.MESSAGE_PARTITIONS)) for each in found.files}
     wrong = [each.file.name for each, _ in misdated(kept_files(found.files))]
@@ -49,7 +49,7 @@ def segments_steps(engine: Engine, found: FoundShard, version: int) -> list[Repa
 
 
 def _apart(table: Table, files: Sequence[FoundFile], bases: Collection[int]) -> Iterator[pa.Table]:
-    """Yields the rows of the segments ``bases``, as one table for each new segment. Send times never decrease."""
+    """Yields a table of rows for each new segment. Raises send times that are before an earlier send time."""
     newest_of = {each.file.path: each.sent[1] for each in files if each.sent is not None}
     newest = 0
     for file in log_files(table):

@@ -15,12 +15,12 @@ from lakequeue.storage.engines.transaction import Change, transact
 from lakequeue.storage.folder import Folder
 
 ASIDE = "_damaged"
-"""Directory below a table for the files that a repair replaced. VACUUM ignores this directory."""
+"""Directory for the files that a repair has replaced, below the table's directory. VACUUM ignores it."""
 
 
 @attrs.frozen
 class RepairStep:
-    """One change of a repair to a table. A repair that was killed can be repeated."""
+    """A change that a repair makes, with its description. If the repair is killed, it can be repeated."""
 
     text: str
     apply: Callable[[], object]
@@ -36,7 +36,7 @@ def moved_aside(folder: Folder, name: str, why: str) -> RepairStep:
 
 
 def replaced(folder: Folder, name: str, data: bytes, why: str) -> RepairStep:
-    """Returns the step that replaces a file atomically, and keeps the old file."""
+    """Returns the step that replaces the content of a file, and keeps the old file in ``ASIDE``."""
 
     def apply() -> None:
         if folder.exists(name):
@@ -49,7 +49,7 @@ def replaced(folder: Folder, name: str, data: bytes, why: str) -> RepairStep:
 def files_step(
     engine: Engine, path: str, version: int, files: Sequence[LiveFile], rows: Sequence[pa.Table], text: str
 ) -> RepairStep:
-    """Returns the step that replaces ``files`` on ``version`` by a new file for each table of ``rows``."""
+    """Returns the step that replaces ``files`` by ``rows``, if the table is still at ``version``."""
 
     def apply() -> None:
         table = engine.open(path)
@@ -65,7 +65,7 @@ def files_step(
 
 
 def commit_once(table: Table, change: Change[object]) -> None:
-    """Commits a change. Raises QueueClientError, without a change, if another process was faster."""
+    """Commits a change. Raises QueueClientError, and changes nothing, if another process commits first."""
 
     def decide(lost: int) -> Change[object]:
         done(not lost, table.path)
@@ -75,7 +75,7 @@ def commit_once(table: Table, change: Change[object]) -> None:
 
 
 def done(committed: bool, table: str) -> None:
-    """Raises QueueClientError if ``committed`` is False, because another process committed instead."""
+    """Raises QueueClientError if ``committed`` is False, because another process has changed the table."""
     if not committed:
         raise QueueClientError(f"{table} was changed meanwhile; stop its processes, and repair again")
 
