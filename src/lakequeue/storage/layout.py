@@ -332,7 +332,7 @@ FORGOTTEN_ID = "forgotten"
 EMPTYING_ID = "emptying"
 """Application id on ``messages``. Its version is a random number, which identifies the last removal of bodies."""
 ATTRIBUTES_ID = "attributes"
-"""Application id on ``messages``. Senders must use the queue's attributes of this version or a newer version."""
+"""Application id on ``messages``. Its version is the attributes version with which senders must validate."""
 PAUSE_ID = "pause"
 """Application id on ``messages`` and ``receipts``. Its version is the longest pause between two commits in
 seconds, if a pause took a day or longer.

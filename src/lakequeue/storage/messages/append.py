@@ -1,4 +1,4 @@
-"""Appends messages to the log of a shard. The commit fixes offsets and send times."""
+"""Appends messages to the log of a shard. The commit gives the messages their offsets and send times."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from lakequeue.storage.messages.staged_sends import StagedSend
 SEGMENT_COMMITS = 64
 SEGMENT_AGE = 3600 * MICROS
 STAGED_SENDS = 16
-"""Number of sends that a process stages after it saw sends of other processes. Later sends are not staged."""
+"""Number of sends that a process stages after it has noticed sends of another process."""
 _COLUMNS = layout.ColumnArrays(layout.MESSAGES)
 
 
@@ -44,17 +44,17 @@ class NewMessage:
 
 @attrs.frozen
 class Appended:
-    """Messages that were appended, at offsets from ``first`` on, in the order of the call."""
+    """Result of an append. The messages have the offsets from ``first`` on, in the order of the call."""
 
     first: int
     rows: pa.Table
     closed_segment: bool
-    """True if the commit closed the previous segment. The files of the previous segment may then be merged."""
+    """True if the append began a new segment, so that the previous segment may be merged now."""
 
 
 @attrs.frozen
 class OpenSegment:
-    """The segment of the log that takes small appends."""
+    """The last segment of the log, to which small sends are appended."""
 
     base: int
     opened_at: int
@@ -63,28 +63,28 @@ class OpenSegment:
 
 @attrs.frozen
 class _Loaded:
-    """The end of the log in the loaded snapshot. Replaced as a whole, as an interrupt could mix two ends."""
+    """What the loaded snapshot says about the end of the log. Never changed, only replaced by a new object."""
 
     version: int
     send_version: int
     last_sent_at: int
     open: OpenSegment | None
     staged: int
-    """Number of files of staged sends that are not merged yet."""
+    """Number of files of staged sends that were committed, but not merged yet."""
 
 
 @attrs.frozen
 class AppendPlace:
-    """Where to append messages: a segment, and offsets from ``first`` on."""
+    """The segment, the offsets and the send time that appended messages get. The first offset is ``first``."""
 
     segment: OpenSegment
     first: int
     sent_at: int
     closes: bool
-    """True if the append closes the previous segment. The files of the previous segment may then be merged."""
+    """True if the append begins a new segment, so that the previous segment may be merged afterwards."""
 
     def rows(self, cells: Sequence[Mapping[str, Any]]) -> pa.Table:
-        """Builds rows of ``messages``. Each of ``cells`` must have all columns that the place does not set."""
+        """Builds rows of ``messages``. ``cells`` must have the columns that do not depend on the place."""
         count, base = len(cells), self.segment.base
         placed: dict[str, Sequence[Any]] = {
             "base_offset": [base] * count,
@@ -109,7 +109,7 @@ class Appender:
         self._lineage = table.lineage
         self._end = self._load()
         self._to_stage = 0
-        """Number of next sends that this process stages. Later sends are appended directly again."""
+        """Number of sends that this process will still stage before it appends directly again."""
         self._synced: set[str] = set()
         """Directories of staged sends that this process has synced to the disk."""
 
@@ -117,7 +117,7 @@ class Appender:
         self.table.refresh()
 
     def look(self) -> None:
-        """Refreshes without fsync, which suffices for a decision or to find a message. See ``Table.look``."""
+        """Loads the newest snapshot, which a power cut may still undo. See ``Table.look``."""
         self.table.look()
 
     @property
@@ -137,11 +137,11 @@ class Appender:
 
     @property
     def attributes_version(self) -> int:
-        """Version of the queue attributes that senders must know, from the loaded snapshot."""
+        """Version of the queue's attributes with which senders must validate messages."""
         return self.table.transaction(layout.ATTRIBUTES_ID)
 
     def window(self, by_group: bool, micros: int, now: int) -> DedupWindow:
-        """Returns the deduplication window: the ids that a send at ``now`` must not repeat."""
+        """Returns the deduplication ids that a send at ``now`` must not repeat."""
         if self._window is None or self._window.micros != micros:
             self._window = DedupWindow(by_group, micros)
         now = max(now, self.last_sent_at)  # The messages get this send time.
@@ -151,7 +151,7 @@ class Appender:
         return self._window
 
     def forget_ids_below(self, offset: int) -> None:
-        """Drops deduplication ids of messages below ``offset``. Used only if ids must be unique until deletion."""
+        """Allows sends to repeat deduplication ids of messages below ``offset``, which were deleted."""
         if self._window is not None:
             self._window.forget_below(offset)
 
@@ -162,7 +162,10 @@ class Appender:
         attributes_version: int,
         more_ids: Ids = MappingProxyType({}),
     ) -> Change[Callable[[], Appended]]:
-        """Returns a change that appends messages. After the commit, call its value. Raises QueueDoesNotExist."""
+        """Returns a change that appends messages. After the commit, call the change's value to get the result.
+
+        Raises QueueDoesNotExist if the log is closed.
+        """
         place = self.place(now)
         rows = place.rows([_cells(message) for message in messages])
         ids = {**place.ids(len(messages)), **more_ids}
@@ -187,7 +190,7 @@ class Appender:
         return Appended(place.first, rows, place.closes)
 
     def _keep(self, rows: pa.Table) -> None:
-        """Caches appended rows for the merge of their segment."""
+        """Keeps appended rows in memory until their segment is merged."""
         size = rows.get_total_buffer_size()
         # On a store, only reading these files again shows a merge that a backup was put back a moment ago.
         if size <= TABLE_BYTES and not self.table.commits_alone and self.table.folder.local is not None:
@@ -195,17 +198,17 @@ class Appender:
                 BUDGET.put(self.table.written, next(reversed(self.table.state.live)), rows, TABLE_BYTES + size)
 
     def forget_rows(self) -> None:
-        """Drops the cached rows after the merge of their segment."""
+        """Removes the rows of a merged segment from memory."""
         BUDGET.drop(self.table.written)
 
     @property
     def stages(self) -> bool:
-        """True if the next send is staged. False on disks without fsync, where a power cut may tear files."""
+        """True if the next send is staged. Never on disks without fsync, where a power cut may tear files."""
         folder = self.table.folder
         return self._to_stage > 0 and (folder.local is None or folder.syncs) and not self.table.commits_alone
 
     def stage_next(self) -> None:
-        """Makes this process stage its next sends. Called after sends of other processes were seen."""
+        """Called after sends of other processes were noticed. The next sends of this process are staged."""
         self._to_stage = STAGED_SENDS
 
     def stage(self, messages: Sequence[NewMessage], attributes_version: int, *, alone: bool) -> StagedSend:
@@ -214,14 +217,14 @@ class Appender:
         return staged_sends.stage(self.table, _sent_at(rows, None), attributes_version, alone=alone)
 
     def can_commit(self, staged: StagedSend) -> bool:
-        """True if a staged file may be committed: it exists, is recent, and was staged for the loaded log."""
+        """True if a staged file can be committed: it exists, is young, and the log was not replaced since."""
         folder = self.table.folder
         if folder.local is not None and not folder.exists(staged.file.path):
             return False
         return not staged.too_old and staged.lineage is self.table.lineage
 
     def find(self, staged: StagedSend) -> Appended | None:
-        """Returns a staged send's messages, or None if the send is not committed.
+        """Returns the messages of a staged send. Returns None if it is not committed yet.
 
         Raises:
             QueueClientError: the log no longer shows the outcome; ``outcome_unknown`` is set.
@@ -239,9 +242,9 @@ class Appender:
         return None
 
     def await_turn(self, staged: StagedSend) -> Appended | Sequence[DataFile]:
-        """Waits on an object store until another process has added a staged file, or this process should.
+        """Waits until another process has committed a staged file, or until this process should commit it.
 
-        Returns the messages if the file was added. Otherwise, other files to add in the same commit.
+        Only for object stores. Returns the messages, or else the files of other senders to commit as well.
         """
         looks, most, listed = 0, math.inf, partial(staged_sends.listed, self.table, staged, staged_sends.VERSIONS)
         while True:
@@ -264,10 +267,9 @@ class Appender:
         patient: bool,
         others: Sequence[DataFile] | None = None,
     ) -> Change[Callable[[], Appended]]:
-        """Returns the change that appends ``staged`` and ``others``. If ``others`` is None, takes all staged files
-        that fit.
+        """Returns the change that commits staged files: ``staged``, and the files ``others`` of other senders.
 
-        ``patient`` is a field of ``Change``.
+        If ``others`` is None, takes all staged files that fit. See ``Change`` for ``patient``.
         """
         self.check_open()
         if others is None:
@@ -291,7 +293,7 @@ class Appender:
         return Change(fence, ids, write, done, arrived, counts, late=True, patient=patient)
 
     def _appended_staged(self, staged: StagedSend, first: int, alone: bool, before: int) -> Appended:
-        """Returns a committed staged send's messages. ``before``: number of staged files before the commit."""
+        """Returns the messages of a committed send. Before the commit, the log had ``before`` staged files."""
         vacuum_if_busy(self.table, layout.MESSAGES_RETENTION)
         if (found := self.find(staged)) is None:
             raise staged_sends.unknown("its commit is not in the log")
@@ -322,7 +324,7 @@ class Appender:
         return self._empty({}, {layout.SEND_ID: layout.CLOSED + self.end})
 
     def announce_attributes(self, version: int) -> Change[None]:
-        """Returns the change that announces a version of the queue's attributes to all senders."""
+        """Returns the change after which senders must validate messages with this version of the attributes."""
         # Announcements do not move the end. Without this fence, the older of two might land last.
         fence = {layout.ATTRIBUTES_ID: self.attributes_version}
         return self._empty(fence, {layout.ATTRIBUTES_ID: version})
@@ -341,7 +343,7 @@ class Appender:
             raise QueueDoesNotExist()
 
     def fence(self, attributes_version: int) -> Mapping[str, int]:
-        """Returns the fence of a commit that is decided on the loaded snapshot."""
+        """Returns the versions that must not have changed when a commit on the loaded snapshot is made."""
         return {
             layout.SEND_ID: self._loaded.send_version,
             layout.ATTRIBUTES_ID: attributes_version,

@@ -1,4 +1,4 @@
-"""Caches messages by offset, and reads more messages than asked for. A restore clears the cache."""
+"""Caches messages by offset. A read loads further messages ahead. The cache is cleared after a restore."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from lakequeue.storage.engines.point import Table
 from lakequeue.storage.messages.read import BUDGET, CacheBudget, LogFile, ShardLog
 
 TABLE_BYTES = 32 * 1024
-"""Bytes of memory that a cached table takes in addition to its buffers."""
+"""Bytes of memory that a cached table takes, besides the bytes of its values."""
 READ_AHEAD_BYTES = 2 * 1024 * 1024
 READ_AHEAD_ROWS = 4096
 _NAMED = 10
 """Maximum number of damaged messages that an error names."""
 
 _UNREAD = {"position", "send_id", "first_received_at", "emptied", "only_for"}
-"""Columns that readers of messages do not need. The ledger's runs also have the times of first receives."""
+"""Columns that are not cached, because receivers do not need them. First receives are also in the ledger."""
 _COLUMNS = [name for name in layout.FILES["messages"].names if name not in _UNREAD]
 
 
 class BodyCache:
-    """Cache of the messages of a shard, within the cache budget of the process. Thread-safe."""
+    """Cache for the messages of a shard. All caches of the process share one memory budget. Thread-safe."""
 
     def __init__(self, budget: CacheBudget = BUDGET) -> None:
         self._budget = budget
@@ -37,7 +37,7 @@ class BodyCache:
         self._lineage: object = None
 
     def remember(self, first: int, rows: pa.Table) -> None:
-        """Caches rows from offset ``first`` on. Does nothing if ``first`` is already cached."""
+        """Caches rows whose first offset is ``first``, unless this message is cached already."""
         if not len(rows):
             return
         chunk, most = rows.select(_COLUMNS), self._budget.limit // 4
@@ -57,7 +57,7 @@ class BodyCache:
         self._budget.drop(self._chunks)
 
     def load(self, table: Table, log: ShardLog, spans: Sequence[tuple[int, int]]) -> None:
-        """Caches messages that are in several files of an object store. Reads these files concurrently."""
+        """Reads messages into the cache, from several files of an object store concurrently."""
         if table.folder.local is None and len(self._missing(log, spans)) > 1:
             self._follow(table)
             with self._fetching:  # Another thread may have read them while this one waited.
@@ -65,7 +65,7 @@ class BodyCache:
                 table.folder.for_each(lambda each: self._fetch(table, log, *each), missing)
 
     def _missing(self, log: ShardLog, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Returns each file's first range of ``spans`` that is not cached, up to a quarter of the budget."""
+        """Returns ranges that are not cached, at most one for each file, and at most a quarter of the budget."""
         found: dict[int, tuple[int, int]] = {}
         size = 0
         for first, last in spans:
@@ -82,7 +82,7 @@ class BodyCache:
             self._lineage = table.lineage
 
     def rows(self, table: Table, log: ShardLog, first: int, last: int) -> pa.Table | None:
-        """Returns messages from ``first`` on, at most to ``last``. None if the log no longer has ``first``."""
+        """Returns messages from ``first`` to ``last``, or fewer. None if the log no longer has ``first``."""
         self._follow(table)
         found = self._known(first)
         if found is None:
@@ -125,7 +125,7 @@ class BodyCache:
 
 
 def _read(table: Table, file: LogFile, first: int, last: int, ahead: int) -> pa.Table:
-    """Reads rows ``first`` to ``ahead``. If rows after ``last`` are damaged, reads only up to ``last`` (DUR-8)."""
+    """Reads rows from ``first`` to ``ahead``. If later rows are damaged, reads only up to ``last`` (DUR-8)."""
     try:
         return file.rows_of(table, _COLUMNS, first, ahead)
     except DamagedTable as error:

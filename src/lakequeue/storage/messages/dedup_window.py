@@ -1,4 +1,4 @@
-"""The deduplication window of a shard (DDP-1, JOB-6). The window holds recently sent ids with their offsets."""
+"""The deduplication window of a shard (DDP-1, JOB-6): ids that were sent recently, with their offsets."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from lakequeue.storage.messages.read import Integers, log_files
 
 Key = str | tuple[str, str]
 _LEAST = 1_024
-"""Number of places in the smallest hash table. Must be a power of two."""
+"""Number of slots in the smallest hash table. A power of two."""
 _EMPTY, _DROPPED = -2, -1
-"""Marks of places in the hash table that hold no offset: never used, or used by a dropped message."""
+"""Values of a slot without an offset: never used, and used for a message that was dropped."""
 _JUDGED = ["sent_at", "source_queue"]
 _ROWS = 65_536
-"""Maximum number of rows whose keys are built at once."""
+"""Maximum number of rows for which keys are built at once."""
 
 
 def dedup_key(group_id: str | None, dedup_id: str | None, by_group: bool) -> Key:
-    """Returns the key that must not repeat: the id, or with ``by_group`` the group and the id (DDP-2, DDP-14)."""
+    """Returns the id that must not repeat. If ``by_group`` is True, the group is part of it (DDP-2, DDP-14)."""
     return (group_id or "", dedup_id or "") if by_group else dedup_id or ""
 
 
 def sent_after(table: Table, first: int, horizon: int) -> Iterator[tuple[int, Integers, pa.Table]]:
-    """Yields each file's messages after ``horizon``: first offset, send times, rows with groups and ids.
+    """Yields, for each file, the messages sent after ``horizon``: first offset, send times, and rows.
 
-    A message from another queue has no id (DDP-16).
+    The rows have groups and ids. The id is NULL if the message was moved from another queue (DDP-16).
     """
     files = log_files(table)
     # A segment has no messages sent after the next segment was opened.
@@ -56,7 +56,7 @@ def sent_after(table: Table, first: int, horizon: int) -> Iterator[tuple[int, In
 
 
 class DedupWindow:
-    """Finds messages of the last ``micros`` microseconds by hashes of deduplication keys, which may collide."""
+    """Finds messages of the last ``micros`` microseconds by the hash of their key. Two keys may have one hash."""
 
     def __init__(self, by_group: bool, micros: int) -> None:
         self.by_group = by_group
@@ -69,7 +69,7 @@ class DedupWindow:
         self._offsets = _Offsets()
 
     def find(self, key: Key) -> list[int]:
-        """Returns candidate offsets for a key. Verify each offset, because hashes may collide."""
+        """Returns offsets of messages that may have this key. Check them, as two keys may have one hash."""
         return self._offsets.find(hash(key), self._begin)
 
     def drop(self, key: Key, offset: int) -> None:
@@ -77,7 +77,7 @@ class DedupWindow:
         self._offsets.drop(hash(key), offset)
 
     def advance(self, now: int) -> None:
-        """Drops messages that were sent ``micros`` microseconds before ``now`` or earlier (DDP-9, DDP-11)."""
+        """Drops messages that are at least ``micros`` microseconds old at ``now`` (DDP-9, DDP-11)."""
         gone = bisect_right(self._instants, now - self.micros)
         if gone:
             self.forget_below(self._firsts[gone] if gone < len(self._firsts) else self.end)
@@ -104,7 +104,7 @@ class DedupWindow:
         self.end = first + len(keys)
 
     def follow(self, table: Table, end: int, now: int) -> None:
-        """Adds messages that were appended since the last call. Skips messages sent before the window."""
+        """Adds the messages that were appended since the last call, unless they are too old for the window."""
         for first, sent, rows in sent_after(table, self.end, now - self.micros):
             self._add_rows(first, sent, rows)
         self.end = end
@@ -125,14 +125,14 @@ class DedupWindow:
 
 
 class _Offsets:
-    """Hash table of offsets, with 16 bytes for each place. A dictionary took 100 to 200 bytes."""
+    """Hash table of offsets. A slot takes 16 bytes. A dictionary would take 100 to 200 bytes for an offset."""
 
     def __init__(self) -> None:
         self._hashes, self._offsets = _empty(_LEAST)
         self._taken = 0
 
     def find(self, hashed: int, begin: int) -> list[int]:
-        """Returns the offsets with this hash, except offsets below ``begin``."""
+        """Returns the offsets from ``begin`` on that were added with this hash."""
         found = []
         mask, hashes, offsets = len(self._offsets) - 1, self._hashes, self._offsets
         slot = hashed & mask
@@ -150,7 +150,7 @@ class _Offsets:
         self._offsets[slot] = _DROPPED
 
     def add(self, hashes: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], begin: int) -> None:
-        """Adds offsets with their hashes. May drop offsets below ``begin``."""
+        """Adds offsets, each with a hash. May drop offsets below ``begin`` to make room."""
         self._taken += len(hashes)
         if 2 * self._taken > len(self._offsets):
             live = self._offsets >= begin

@@ -1,4 +1,4 @@
-"""Appends each move's messages to a log exactly once. The log records the last move of each source shard."""
+"""Appends the messages of a move to a log exactly once, as the log records the last move of each source shard."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Cells = Mapping[str, Any]
 
 @attrs.frozen
 class MoveSource:
-    """The source shard of a move, and the number of the move."""
+    """Identifies a move: the shard from which messages come, and the number of the move."""
 
     key: str
     shard: int
@@ -27,18 +27,18 @@ class MoveSource:
 
 
 def arrived(table: Table, source: MoveSource) -> bool:
-    """True if the loaded snapshot of a target shard has this move, or a later move from the source shard."""
+    """True if the target's loaded snapshot has this move, or a later move from the same source shard."""
     return table.transaction(layout.move_id(source.key, source.shard)) >= source.number
 
 
 CheckClock = Callable[[int, int, Table], Mapping[str, int]]
-"""Checks the clock before a commit. Takes the instants of this commit and the last commit, and the table."""
+"""Function that checks the clock before a commit. Gets the instants of this and the last commit, and the table."""
 
 
 def deliver(
     table: Table, source: MoveSource, messages: Sequence[Cells], now: Callable[[], int], check_clock: CheckClock
 ) -> bool:
-    """Appends messages to a shard, unless the move has arrived. True if the commit closed a segment.
+    """Appends the messages of a move, unless the log has them. Returns True if a segment was closed.
 
     Raises:
         QueueDoesNotExist: the target was deleted.

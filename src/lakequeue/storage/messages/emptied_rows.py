@@ -1,4 +1,4 @@
-"""Empties the rows of forgotten or erased messages. Rows stay, because readers find messages by row."""
+"""Empties the rows of forgotten or erased messages. The rows stay, because readers find messages by row number."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from lakequeue.storage.messages.read import log_files
 Integers = npt.NDArray[np.int64]
 
 _CLEARED = ("body", "message_attributes", "group_id", "dedup_id", "sender_id", "trace_header", "send_id")
-"""Columns of a forgotten message that become NULL. Ids, instants and the columns of dead letters are kept."""
+"""Columns that are cleared for a forgotten message. Ids, instants and data of dead letters are kept."""
 _ERASED = (*_CLEARED, "dead_letter_note")
-"""Columns of an erased message that become NULL. Only the body becomes an empty text."""
+"""Columns that are cleared for an erased message. The body becomes an empty text, the others become NULL."""
 _COUNTING = {"group_id", "dedup_id"}
-"""Columns that are kept as long as another send may repeat the message's deduplication id."""
+"""Columns that are kept while they are needed to refuse a send with the same deduplication id."""
 
 
 @attrs.frozen(eq=False)
 class ForgottenMessages:
-    """The messages that a committed ledger has forgotten for good. Counts from the first stored offset on."""
+    """Messages that the ledger has forgotten: all before ``head`` that are in no run."""
 
     epoch: int
     head: int
-    """First offset that was never received. Messages from this offset on are not forgotten."""
+    """Offset before which all messages were received. Later messages are not forgotten."""
     firsts: Integers
     lasts: Integers
-    """Last offset of each run, in order. ``firsts`` has the first offsets. Runs of the history are included."""
+    """Last offset of each run, sorted. ``firsts`` has the first offset. Runs of the history are included."""
 
     def count(self, first: int, last: int) -> int:
         """Returns the number of forgotten messages in a range of offsets."""
@@ -42,7 +42,7 @@ class ForgottenMessages:
         return max(0, last - first + 1) - int(kept.sum())
 
     def empty(self, rows: pa.Table, sent_before: int | None) -> pa.Table:
-        """Clears the content of forgotten messages. Keeps messages sent at ``sent_before`` or later."""
+        """Clears the forgotten messages among ``rows``, except messages sent at ``sent_before`` or later."""
         offsets = pc.add(rows["base_offset"], rows["position"]).to_numpy()
         place = np.searchsorted(self.firsts, offsets, side="right") - 1
         kept = (place >= 0) & (np.append(self.lasts, -1)[place] >= offsets)
@@ -63,10 +63,10 @@ class ErasedMessage:
 
     message_id: str
     keep_from: int
-    """Instant in microseconds. Messages sent after this instant keep the columns of ``_COUNTING``."""
+    """Instant in microseconds. A message that was sent later keeps the columns ``_COUNTING``."""
 
     def empty(self, rows: pa.Table) -> pa.Table:
-        """Returns ``rows`` without the content of the erased message."""
+        """Clears the erased message among ``rows``."""
         mine = pc.equal(rows["message_id"], self.message_id)
         old = pc.less_equal(rows["sent_at"].cast(pa.int64()), self.keep_from)
         for name in _ERASED:
@@ -76,7 +76,7 @@ class ErasedMessage:
         return rows
 
     def is_due(self, table: Table, offset: int) -> bool:
-        """True if the row at ``offset`` still has content that ``empty`` would clear."""
+        """True if the row at ``offset`` has content that ``empty`` must still clear."""
         file = next((file for file in log_files(table) if file.first <= offset <= file.last), None)
         if file is None:  # The segment was dropped.
             return False

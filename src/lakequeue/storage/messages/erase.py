@@ -1,6 +1,6 @@
-"""Erases a message from the log of a shard. The emptied row stays in place.
+"""Erases the content of a message from the log of a shard. The message's row stays, but is empty.
 
-On a local disk, files that held the message are removed at once. On an object store, these files stay for
+Files with the old content are removed at once from a local disk. On an object store, they stay for
 ``Retention.remote_file_hours``.
 """
 
@@ -24,7 +24,7 @@ from lakequeue.storage.messages.merge_segments import rewrite
 
 
 def erase(table: Table, message_id: str, offsets: Sequence[int], keep_from: int) -> bool:
-    """Clears the rows of a message in the newest snapshot. Returns True if there was content to clear.
+    """Clears a message in the newest snapshot. Returns True if there was content to clear.
 
     Args:
         offsets: offsets of the message, from ``find_message.offsets_of``.
@@ -45,7 +45,7 @@ def erase(table: Table, message_id: str, offsets: Sequence[int], keep_from: int)
 
 
 def remove_former(table: Table, message_id: str) -> Freed:
-    """Removes local files that held a message but are no longer live. Returns their number and size. Raises
+    """Removes old local files that have the message, but are no longer live. Returns their number and size. Raises
     LockHeld.
     """
     if table.folder.local is None:

@@ -13,10 +13,9 @@ from lakequeue.storage.messages.read import Integers, LogFile, LogReader, log_fi
 
 
 def offsets_of(table: Table, message_id: str, sent: tuple[int, int] | None = None) -> list[int]:
-    """Returns the offsets of a message. A message that moved away and back has several offsets.
+    """Returns the offsets of a message. There are several if the message was moved away and back.
 
-    ``sent``: two instants in microseconds. Only files with messages sent from the first instant until before the
-    second are searched.
+    If ``sent`` gives two instants in microseconds, searches only files with messages sent between them.
     """
 
     def files() -> list[LogFile]:

@@ -1,7 +1,8 @@
 """Keeps the log of a shard in few files: drops, merges and empties segments.
 
-Segments below the floor, the first stored offset, are dropped. The last segment is open for appends, and replaced
-only if idle for an hour or below the floor. The application id ``files`` fences all commits.
+Segments before the floor, which is the first stored offset, are dropped. The last segment takes appends. It is
+replaced only if it is before the floor, or if no message was sent for an hour. Each commit checks and raises the
+version of the application id ``files``.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from lakequeue.storage.messages.read import LogFile, log_files
 from lakequeue.storage.messages.staged_sends import is_staged
 
 TIERS = [256 * 1024, 2 * 1024 * 1024, 16 * 1024 * 1024]
-"""Size limits in bytes. At least ``TIER_SEGMENTS`` adjacent segments below the same limit are merged."""
+"""Sizes in bytes. ``TIER_SEGMENTS`` adjacent segments are merged if they are all smaller than one of these."""
 TIER_SEGMENTS = 8
 JOINED_BYTES = 128 * 1024 * 1024
-"""Maximum bytes of segments that are merged at once, because they are held in memory."""
+"""Maximum total bytes of segments that are merged into one, because they are held in memory."""
 IDLE = 3600 * MICROS
 """Microseconds without a send after which the last segment counts as closed."""
 CUT_BYTES = 256 * 1024
-"""Bytes below which a segment is only dropped or merged as a whole. Its rows are not dropped or emptied."""
+"""Bytes below which a segment is too small to drop or empty only some of its rows."""
 CUT_ROWS = 100_000
-"""Maximum rows of each file that replaces a part of a segment."""
+"""Maximum rows of a file, if a part of a segment is rewritten."""
 
 _FILE = layout.FILES["messages"]
 _BUSY = "the log of the queue is too busy"
@@ -42,14 +43,14 @@ SegmentFiles = list[LogFile]
 
 @attrs.frozen
 class MergeCounts:
-    """Numbers of segments of a shard's log that a pass has replaced."""
+    """Numbers of segments that a pass has dropped, merged or cut."""
 
     dropped: int = 0
-    """Number of segments that were dropped, because they were below the floor."""
+    """Number of segments that were dropped because all their messages were before the floor."""
     merged: int = 0
-    """Number of segments that became part of another file."""
+    """Number of segments that were merged into a larger segment."""
     cut: int = 0
-    """Number of segments that were rewritten, to drop or empty some of their rows."""
+    """Number of segments that were rewritten because some of their rows were dropped or emptied."""
 
     def __add__(self, other: MergeCounts) -> MergeCounts:
         return MergeCounts(self.dropped + other.dropped, self.merged + other.merged, self.cut + other.cut)
@@ -62,7 +63,8 @@ def merge_recent(
     confirm: Callable[[], None] = lambda: None,
     least: int | None = None,
 ) -> None:
-    """Drops closed segments below ``floor``. Merges the newest small segments. Called after a segment closed.
+    """Drops closed segments before ``floor``, and merges the newest small segments. Called when a segment was
+    closed.
 
     Args:
         floor: a floor that the ledger has committed. May be out of date.
@@ -82,7 +84,7 @@ def merge_all(
     announce: Callable[[int], int] = lambda known: 0,
     forgotten: Callable[[], ForgottenMessages] | None = None,
 ) -> MergeCounts:
-    """Drops, merges, cuts and empties segments, for the compactor. Returns the numbers of replaced segments.
+    """Drops, merges, cuts and empties all segments where that is due. Called by the compactor.
 
     Args:
         floor, drop_before, confirm: as for ``merge_recent``.
@@ -121,7 +123,7 @@ def merge_all(
 
 
 def rewrite(table: Table, offset: int, change: Callable[[pa.Table], pa.Table]) -> Change[MergeCounts]:
-    """Returns the change that applies ``change`` to the rows of the segment that holds ``offset``."""
+    """Returns the change that replaces the segment with the message at ``offset`` by the result of ``change``."""
     seen = _snapshot(table)
     segments = [*seen.segments, *([seen.open_one] if seen.open_one else [])]
     segment = next(each for each in segments if each[0].first <= offset <= each[-1].last)
@@ -134,7 +136,7 @@ def rewrite(table: Table, offset: int, change: Callable[[pa.Table], pa.Table]) -
 
 
 def put_in_order(table: Table, first: int, last: int) -> None:
-    """Rewrites segments from offset ``first`` to ``last`` that other programs wrote. Raises RequestThrottled."""
+    """Rewrites segments of other programs between two offsets, with rows in order. Raises RequestThrottled."""
 
     def decide(_: int) -> Decision[object]:
         found = (file for file in log_files(table) if file.last >= first and file.first <= last)
@@ -147,12 +149,12 @@ def put_in_order(table: Table, first: int, last: int) -> None:
 
 @attrs.frozen
 class _LogSegments:
-    """The segments in a snapshot of the log, and the versions that fence a replacement."""
+    """Segments of a snapshot of the log, and the versions that must not change until they are replaced."""
 
     segments: list[SegmentFiles]
     """The closed segments."""
     ends: list[int]
-    """Latest possible send time in each closed segment: the opening time of the next segment."""
+    """For each closed segment, an instant after which none of its messages was sent."""
     open_one: SegmentFiles | None
     number: int
     """Version of the application id ``files``."""
@@ -162,15 +164,15 @@ class _LogSegments:
 
 @attrs.frozen
 class _MergeStep:
-    """Segments to replace, and the rows that replace them."""
+    """Segments, and the rows by which a commit replaces them."""
 
     segments: list[SegmentFiles]
     rows: Callable[[Table], Iterable[pa.Table]]
     outcome: MergeCounts
     with_send: bool = False
-    """True if the open segment is replaced. The commit must then set the application id ``send``."""
+    """True if the last segment is replaced, so that the commit must exclude sends."""
     epoch: int = 0
-    """Epoch of the ledger that forgot the emptied messages. 0 if no rows are emptied."""
+    """Epoch of the ledger whose forgotten messages are emptied. 0 if no rows are cleared."""
     mark: int = 0
     """Number of this removal of bodies, for the application id ``emptying``. 0 if no rows are emptied."""
 
@@ -228,7 +230,7 @@ def _next_step(
 
 
 def _newest_small(segments: list[SegmentFiles], limit: int) -> list[SegmentFiles]:
-    """Returns the newest segments that are small. Stops at a bulk send, which the compactor merges."""
+    """Returns the newest segments, back to the first that is large, or that a bulk send wrote."""
     found: list[SegmentFiles] = []
     for segment in reversed(segments):
         bulk = segment[0].bulk and not is_staged(segment[0].file.name)
@@ -239,7 +241,7 @@ def _newest_small(segments: list[SegmentFiles], limit: int) -> list[SegmentFiles
 
 
 def _any_small(segments: list[SegmentFiles], limit: int) -> list[SegmentFiles]:
-    """Returns the first ``TIER_SEGMENTS`` or more adjacent small segments. Empty if there are fewer."""
+    """Returns the first adjacent small segments, if there are at least ``TIER_SEGMENTS``. Otherwise none."""
     for is_small, group in groupby(segments, key=lambda segment: _size(segment) <= limit):
         found: list[SegmentFiles] = []
         for segment in group:
@@ -262,7 +264,7 @@ def _merge(segments: list[SegmentFiles]) -> _MergeStep:
 def _open_step(
     table: Table, seen: _LogSegments, floor: int, now: int, drop_before: int | None
 ) -> _MergeStep | None:
-    """Returns the step that drops or rewrites the open segment, or None. A rewrite keeps the segment's base."""
+    """Returns a step that drops or rewrites the last segment. Returns None if it must stay as it is."""
     segment, last_sent_at = seen.open_one, seen.last_sent_at
     if segment is None:
         return None
@@ -287,7 +289,7 @@ def _foreign_step(table: Table, seen: _LogSegments) -> _MergeStep | None:
 
 
 def _cut_step(seen: _LogSegments, floor: int, drop_before: int | None) -> _MergeStep | None:
-    """Returns a step that drops a segment's rows below the floor. None if no segment would lose half its rows."""
+    """Returns a step that drops the rows of a segment before the floor, if these are at least half of its rows."""
     for segment, end in zip(seen.segments, seen.ends, strict=True):
         first, last = segment[0].first, segment[-1].last
         worth = _size(segment) >= CUT_BYTES and floor - first >= (last - first + 1) / 2
@@ -303,7 +305,7 @@ def _empty_step(
     forgotten: Callable[[], ForgottenMessages],
     done: set[int],
 ) -> _MergeStep | None:
-    """Returns a step that empties at least half of a segment's rows, or None. ``done``: segments to skip."""
+    """Returns a step that empties at least half of the rows of a segment. Skips the segments in ``done``."""
     idle = [(seen.open_one, seen.last_sent_at)] if seen.open_one and now - seen.last_sent_at > IDLE else []
     for segment, end in [*zip(seen.segments, seen.ends, strict=True), *idle]:
         first, last = segment[0].first, segment[-1].last
@@ -331,7 +333,7 @@ def _emptied(step: _MergeStep, forgotten: ForgottenMessages, drop_before: int | 
 
 
 def _rows_of(segment: SegmentFiles) -> Callable[[Table], Iterable[pa.Table]]:
-    """Returns a function that reads a segment's rows. A bulk send is read in pieces, to limit memory."""
+    """Returns a function that reads a segment's rows. Rows of a bulk send are read in pieces to save memory."""
     if segment[0].bulk:
         return lambda table: (rows for file in segment for rows in FilePieces(file, file.first)(table))
     return lambda table: [_merged(table, [segment])]
@@ -339,7 +341,7 @@ def _rows_of(segment: SegmentFiles) -> Callable[[Table], Iterable[pa.Table]]:
 
 @attrs.frozen
 class FilePieces:
-    """Reads a file's rows from offset ``start`` on, in pieces. Each piece becomes a segment."""
+    """Function that yields a file's rows from offset ``start`` on, in pieces. Each piece becomes a segment."""
 
     file: LogFile
     start: int
@@ -374,7 +376,7 @@ def _merged(table: Table, segments: Sequence[SegmentFiles]) -> pa.Table:
 
 
 def _stamped(rows: pa.Table, file: LogFile) -> pa.Table:
-    """Fills in missing send times. Messages of a bulk send were sent at the opening time of their segment."""
+    """Fills in the send times of a bulk send, which are the opening time of the segment."""
     rows = layout.message_rows(rows)
     if not file.bulk:
         return rows

@@ -1,4 +1,4 @@
-"""Reads the log of a shard for the state machine: segments, files, send times. Caches columns in memory."""
+"""Reads the log of a shard: segments, files, and the columns that the state machine needs, with a cache."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _Value = TypeVar("_Value")
 
 
 class CacheBudget:
-    """Memory limit that several caches share. Drops the oldest values, but never the newest value. Thread-safe."""
+    """Memory limit of several caches. If it is exceeded, the oldest values are dropped. Thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.lock = threading.Lock()
-        """Lock of the budget and of all its caches."""
+        """Lock that the budget and all its caches use."""
         self.bytes = 0
         self._order: OrderedDict[tuple[int, Hashable], tuple[MutableMapping[Any, Any], int]] = OrderedDict()
 
     def put(self, cache: MutableMapping[_Key, _Value], key: _Key, value: _Value, size: int) -> None:
-        """Caches a value of ``size`` bytes, unless the key already has a value. The caller must hold ``lock``."""
+        """Caches a value of ``size`` bytes, unless the key has one already. The caller must hold ``lock``."""
         if key in cache:
             return
         try:
@@ -73,11 +73,11 @@ Integers = npt.NDArray[np.int64]
 _OF_DEAD_LETTERS = ["source_receive_count", "first_sent_at", "first_received_at"]
 _KEPT = ["sent_at", "delay_seconds", "group_id", *_OF_DEAD_LETTERS]
 _ARRAYS_BYTES = 6 * 1024
-"""Bytes of memory that the columns of a file take in addition to their values."""
+"""Bytes of memory that the columns of a file take, besides the bytes of their values."""
 
 
 class FileColumns(NamedTuple):
-    """Columns of a file, about 10 bytes a message. Times are in microseconds. ``group`` indexes ``names``."""
+    """Columns of a file, with a value for each message. Times are in microseconds. ``group`` indexes ``names``."""
 
     sent_at: Integers
     delay: Integers
@@ -96,11 +96,11 @@ class FileColumns(NamedTuple):
 
 @attrs.frozen
 class LogFile:
-    """A live file of the log. The file has one row for each offset from ``first`` to ``last``."""
+    """A file of the log's newest version. It has a row for each offset from ``first`` to ``last``."""
 
     file: LiveFile
     base: int
-    """First offset of the file's segment, which identifies the segment."""
+    """First offset of the segment to which the file belongs. Identifies the segment."""
     opened_at: int
     first: int
     last: int
@@ -111,11 +111,11 @@ class LogFile:
     dead_letters: bool
     """True if the file may have dead letters."""
     emptied: int
-    """Number of emptied messages in the file, from the file's statistics. See ``emptied_rows``."""
+    """Number of emptied rows in the file, according to the log's statistics. See ``emptied_rows``."""
     group: str | None
-    """Message group of all messages, empty for no group. None if there are several groups, or if unknown."""
+    """Message group if all messages have the same, empty if none has one. None if they differ, or if unknown."""
     more: tuple[LiveFile, ...] = ()
-    """Other files of the segment, if another program rewrote the segment. A row may be in any of these files."""
+    """Further files with rows of this segment, if another program rewrote it. Each row is in one of the files."""
 
     @property
     def rows(self) -> int:
@@ -147,10 +147,9 @@ class LogFile:
     def rows_of(
         self, table: TableVersion, columns: Sequence[str], first: int | None = None, last: int | None = None
     ) -> pa.Table:
-        """Returns the rows with offsets ``first`` to ``last``, by default all rows, in order (DUR-5).
+        """Returns the rows from offset ``first`` to ``last``, in order (DUR-5). Without offsets, returns all rows.
 
-        Always adds the column ``position``. Raises DamagedTable if messages are missing, or two messages have the
-        same offset.
+        Adds the column ``position``. Raises DamagedTable if a message is missing, or two have one offset.
         """
         first, last = self.first if first is None else first, self.last if last is None else last
         names = ["position", *(name for name in columns if name != "position")]
@@ -161,7 +160,7 @@ class LogFile:
         return self._in_order(table, names).slice(first - self.first, last - first + 1)
 
     def _in_order(self, table: TableVersion, names: Sequence[str]) -> pa.Table:
-        """Reads all files of the segment completely. Returns all rows by offset, without repeated rows."""
+        """Reads all rows of a segment that another program rewrote, and sorts them by offset."""
         read = list(dict.fromkeys(["position", "message_id", *names]))
         parts = table.read([self.file, *self.more], read)
         rows = pa.concat_tables(self._typed(part, table, read) for part in parts)
@@ -180,13 +179,13 @@ class LogFile:
         return rows.filter(pa.array(~again))
 
     def _typed(self, rows: pa.Table, table: TableVersion, names: Sequence[str]) -> pa.Table:
-        """Casts columns that another program wrote, because Arrow cannot sort or fill some types."""
+        """Casts the columns of a file that another program wrote to the types of ``messages``."""
         if "message_id" in names and rows["message_id"].null_count:
             raise DamagedTable(table.path, self.file.name, "has messages without an id; another program wrote it")
         return rows.select(names).cast(pa.schema([layout.MESSAGES.field(name) for name in names]))
 
     def sent_at(self, rows: pa.Table) -> pa.ChunkedArray:
-        """Returns the send times of rows of this file, in microseconds."""
+        """Returns the send times of ``rows``, which must be of this file, in microseconds."""
         return pc.fill_null(rows["sent_at"].cast(pa.int64()), self.opened_at)
 
     @property
@@ -196,7 +195,7 @@ class LogFile:
 
 
 class ShardLog:
-    """A snapshot of the log of a shard. Implements ``MessageLog`` for the state machine."""
+    """A snapshot of the log of a shard. Has the interface ``MessageLog`` for the state machine."""
 
     def __init__(
         self,
@@ -209,7 +208,7 @@ class ShardLog:
         forgotten: int = 0,
         emptying: int = 0,
     ) -> None:
-        """``columns`` reads the columns of one file. ``load`` reads the columns of several files at once."""
+        """``columns`` reads the columns of one file, ``load`` those of several files concurrently."""
         self.files = files
         self.end = end
         self.closed = closed
@@ -222,12 +221,12 @@ class ShardLog:
         self._same_from: int | None = None  # First offset from which on all messages are of one group.
 
     def file_of(self, offset: int) -> LogFile | None:
-        """Returns the file that holds an offset. Returns None if the offset's segment was dropped."""
+        """Returns the file with the message at ``offset``. Returns None if its segment was dropped."""
         index = bisect_right(self._firsts, offset) - 1
         return self.files[index] if index >= 0 and offset <= self.files[index].last else None
 
     def overlapping(self, first: int, last: int) -> list[LogFile]:
-        """Returns the files with offsets from ``first`` to ``last``, in order."""
+        """Returns the files that have any offset from ``first`` to ``last``, in order."""
         start = max(0, bisect_right(self._firsts, first) - 1)
         stop = bisect_right(self._firsts, last)
         return [file for file in self.files[start:stop] if file.last >= first]
@@ -260,11 +259,11 @@ class ShardLog:
 
     @property
     def begin(self) -> int:
-        """First offset of the log whose segment was not dropped."""
+        """First offset that the log still has."""
         return self.files[0].first if self.files else self.end
 
     def until(self, instant: int, reached: int) -> ShardLog:
-        """Returns the log of messages sent until ``instant``. Keeps messages below offset ``reached``."""
+        """Returns the log without messages sent after ``instant``. Keeps all messages below offset ``reached``."""
         end = max(reached, self.first_sent_at_or_after(instant + 1))
         files = [file for file in self.files if file.first < end]
         return ShardLog(files, end, False, self.version, self._columns, self._load)
@@ -307,7 +306,7 @@ class ShardLog:
                     yield DeadLetterSpan(low + start, low + stop - 1, int(count[start]), *instants)
 
     def born_at(self, offset: int) -> int:
-        """Returns the instant at which the retention period of a message begins (RET-7)."""
+        """Returns the instant from which the retention period of a message counts (RET-7)."""
         letters = next(self.dead_letters(offset, offset), None)
         return (letters and letters.first_sent_at) or self.sent_at(offset)
 
@@ -342,7 +341,7 @@ class ShardLog:
     def _grouped(
         self, spans: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[Sequence[str], npt.NDArray[Any], npt.NDArray[Any]]]:
-        """Yields the messages of ``spans`` by file: group names, each message's group index, and offsets."""
+        """Yields the messages of ``spans`` by file: names of groups, each message's index of a name, offsets."""
         pending = deque(spans)
         while pending:
             first, last = pending[0]
@@ -375,12 +374,14 @@ class LogReader:
         self._loaded = table.version, table.lineage
 
     def refresh(self, sure: bool = False) -> ShardLog:
-        """Returns the newest log, the same object if unchanged. ``sure``: True to use ``Table.confirm``."""
+        """Returns the newest log, which is the same object if nothing has changed. See ``Table.confirm`` for
+        ``sure``.
+        """
         (self.table.confirm if sure else self.table.refresh)()
         return self._current()
 
     def advance(self) -> ShardLog:
-        """Returns the newest log that this process has loaded or committed. Sends no request to storage."""
+        """Returns the newest log that this process knows, without a request to storage."""
         self.table.state.advance()
         return self._current()
 
@@ -427,7 +428,7 @@ class LogReader:
 
 
 def _folded(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Returns the column. If all values are equal, keeps only one value in memory."""
+    """Returns the same column. Saves memory if all values are equal."""
     if len(column) and (column == column[0]).all():
         return np.broadcast_to(column[0].copy(), column.shape)
     return column
@@ -442,11 +443,11 @@ def _only_group(file: LiveFile) -> str | None:
 
 
 _known: dict[str, FileColumns] = {}
-"""Cached columns, by the path and the opening time of their file."""
+"""Cached columns of files. The key is made of the file's path and opening time."""
 
 
 def log_files(table: TableVersion, known: Mapping[str, LogFile] = MappingProxyType({})) -> list[LogFile]:
-    """Returns the live files by offset, from ``known`` where possible. Raises DamagedTable for gaps (DUR-5)."""
+    """Returns the live files by offset. Takes known files from ``known``. Raises DamagedTable for gaps (DUR-5)."""
     try:
         files = [
             old if (old := known.get(file.path)) is not None and old.file is file else LogFile.of(file)
@@ -470,7 +471,7 @@ def log_files(table: TableVersion, known: Mapping[str, LogFile] = MappingProxyTy
 
 
 def _misfit(files: Sequence[LogFile]) -> tuple[LogFile, int] | None:
-    """Returns the first file that lacks rows or begins at a wrong offset, and the right offset, or None."""
+    """Returns the first file that has a wrong offset or too few rows, and the right offset. None if all fit."""
     following = files[0].first if files else 0
     for file in files:
         rows = sum(each.rows for each in (file.file, *file.more))
@@ -481,7 +482,7 @@ def _misfit(files: Sequence[LogFile]) -> tuple[LogFile, int] | None:
 
 
 def _joined(files: Sequence[LogFile]) -> list[LogFile]:
-    """Combines the files of a segment into one LogFile, if another program rewrote the segment."""
+    """Combines the files of each segment that another program rewrote into one LogFile."""
     joined: list[LogFile] = []
     for _, group in groupby(files, key=lambda file: file.base):
         segment = list(group)
@@ -504,22 +505,22 @@ def _joined(files: Sequence[LogFile]) -> list[LogFile]:
 
 
 def is_foreign(name: str) -> bool:
-    """True if another program or ``engine="spark"`` wrote the file. Only they use directories of partitions."""
+    """True if another program or ``engine="spark"`` wrote the file, whose directory then names a partition."""
     return name.startswith(("base_offset=", "settled="))
 
 
 def check_order(positions: pa.ChunkedArray | pa.Array, begin: int, table: str, file: str) -> None:
-    """Raises DamagedTable unless the positions are consecutive, beginning with ``begin`` (DUR-5)."""
+    """Raises DamagedTable unless the positions are ``begin``, ``begin + 1`` and so on (DUR-5)."""
     if not are_in_order(positions, begin, begin + len(positions) - 1):
         raise DamagedTable(table, file, "does not hold its messages in order; another program wrote it")
 
 
 def are_in_order(positions: pa.ChunkedArray | pa.Array, first: int, last: int) -> bool:
-    """True if the positions are ``first`` to ``last``, in order."""
+    """True if the positions are all numbers from ``first`` to ``last`` in ascending order."""
     return bool(np.array_equal(positions.to_numpy(), np.arange(first, last + 1)))
 
 
 def stretches(*columns: Integers) -> list[tuple[int, int]]:
-    """Divides rows into the longest ranges with equal values in all columns. Returns (start, stop) pairs."""
+    """Divides rows into ranges in which no column changes its value. Returns the (start, stop) of each range."""
     changes = np.any([np.diff(column) != 0 for column in columns], axis=0)
     return list(pairwise([0, *(np.flatnonzero(changes) + 1).tolist(), len(columns[0])]))

@@ -1,12 +1,13 @@
-"""Commits the sends of several processes at once.
+"""Commits the sends of several processes together.
 
-A process that lost a race, or waits for a turn on a disk, stages its messages in a file that fits any offset. The
-next process that commits adds staged files, each as a segment. On object stores, the sender of the oldest file
-commits, and other senders only read the log.
+A process that has lost a race, or that waits for its turn on a disk, writes its messages to a file without
+offsets: it stages them. The next process that commits also commits the staged files, each as a segment. On object
+stores, the sender of the oldest file commits, and the other senders only read the log.
 
-No file is added twice, because log entries name the files that they add. A file's name begins with the log version
-that the sender knew, so only later entries are searched. Other processes may add a file for ``RECENT`` seconds. A
-sender that stops waiting sooner does not know the outcome (DUR-25). See docs/internals/fence.md.
+No file is committed twice, because log entries name their files. A file's name begins with the log version that
+the sender knew, so that only later entries are searched for the file. For ``RECENT`` seconds, other processes may
+commit the file. A sender that stops waiting earlier does not know the outcome (DUR-25). See
+docs/internals/fence.md.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from lakequeue.storage.store_failures import first_line, left_to_others
 FOLDER = "sent"
 """Directory of staged files, below the table."""
 VERSIONS = 20
-"""Maximum age, in log versions, of a file that other processes may add."""
+"""Number of log versions after which other processes must not commit a staged file."""
 TOGETHER = 100
-"""Number of log versions whose staged files share a directory. Small, because disks list whole directories."""
+"""Number of log versions whose staged files are in one directory. Small, as disks list whole directories."""
 RECENT = 10.0
-"""Maximum age, in seconds by the storage's clock, of a file that other processes may add."""
+"""Seconds by the storage's clock after which other processes must not commit a staged file."""
 OLDEST = 3600.0
-"""Maximum age of a file that its own sender may commit, in seconds. The compactor may remove older files."""
+"""Seconds after which the sender itself must not commit its file, because the compactor may remove it."""
 MOST = 200
-"""Maximum number of other senders' files in one commit."""
+"""Maximum number of files of other senders in one commit."""
 _NAME = re.compile(
     rf"{FOLDER}/\d{{18}}/(\d{{20}})-(\d+)-([1-9]\d{{0,5}})-([a-z]+)-[0-9a-f]{{32}}\.parquet", re.ASCII
 )
@@ -49,23 +50,23 @@ _DELAYED, _GROUPED, _ALONE, _PLAIN = "d", "g", "a", "p"
 
 @attrs.frozen
 class StagedSend:
-    """A file of messages that waits for its commit."""
+    """A send whose messages are in a file that is not committed yet."""
 
     file: DataFile
     since: int
-    """Version of the log that the sender knew when it wrote the file."""
+    """Version of the log that the sender had loaded when it wrote the file."""
     attributes_version: int
-    """Version of the queue attributes under which the messages are valid."""
+    """Version of the queue's attributes with which the messages were validated."""
     alone: bool
-    """True if only the sender may commit the file."""
+    """True if other processes must not commit the file."""
     rows: pa.Table
     written_at: float
     lineage: object
-    """``Table.lineage`` of the log for which the file was staged."""
+    """Lineage of the log for which the file was staged. See ``Table.lineage``."""
 
     @property
     def too_old(self) -> bool:
-        """True if the file is older than ``OLDEST`` seconds. The compactor may have removed the file."""
+        """True if the file is older than ``OLDEST`` seconds, so that the compactor may have removed it."""
         return abs(time.time() - self.written_at) > OLDEST
 
 
@@ -74,7 +75,7 @@ def is_staged(name: str) -> bool:
 
 
 def unknown(reason: object) -> QueueClientError:
-    """Returns the error for a sender that gives up on a file. Other processes may still add the file."""
+    """Returns the error for a sender that stops waiting for its file, which other processes may still commit."""
     return left_to_others("send", "messages", reason)
 
 
@@ -83,7 +84,7 @@ def stage(table: Table, rows: pa.Table, attributes_version: int, *, alone: bool)
 
     Args:
         rows: rows with positions from 0 on and without send times.
-        attributes_version: version of the queue attributes under which the rows are valid.
+        attributes_version: version of the queue's attributes with which the messages were validated.
         alone: True if no other process may commit the file.
 
     Raises:
@@ -107,9 +108,9 @@ def stage(table: Table, rows: pa.Table, attributes_version: int, *, alone: bool)
 
 
 def listed(table: Table, own: StagedSend, ahead: int = 0) -> list[ListedFile]:
-    """Lists the staged files that a commit may add, ``own`` included. Empty if the listing fails.
+    """Lists the staged files that a commit may include, also ``own``. Returns no files if the listing fails.
 
-    ``ahead``: also lists files that were staged at up to this many later versions.
+    Files staged after the loaded version are listed if they are at most ``ahead`` versions later.
     """
     # After a restore, or in a copy, file names have versions of another log.
     later = _begin(table.version + 1 + ahead)
@@ -122,9 +123,9 @@ def listed(table: Table, own: StagedSend, ahead: int = 0) -> list[ListedFile]:
 
 
 def others(table: Table, own: StagedSend, files: Sequence[ListedFile] | None = None) -> list[DataFile]:
-    """Returns other senders' files that a commit may add together with ``own``, oldest first.
+    """Returns the staged files of other senders that fit into a commit of ``own``, oldest first.
 
-    ``files``: result of ``listed``. None lists the files now.
+    ``files`` is the result of ``listed``. If it is None, the files are listed now.
     """
     known, added = table.state.newest_files()
     after = max(known, table.version - VERSIONS)
@@ -147,12 +148,12 @@ def others(table: Table, own: StagedSend, files: Sequence[ListedFile] | None = N
 
 
 def _begin(version: int) -> str:
-    """Returns the beginning of the names of files that were staged at ``version``. The names sort by version."""
+    """Returns the first part of the file names of sends that were staged at this log version."""
     return f"{FOLDER}/{version // TOGETHER:018}/{version:020}"
 
 
 def _parsed(name: str, size: int) -> tuple[DataFile, int, int] | None:
-    """Returns the file with this name, its log version, and its attributes version. None if only the sender may
+    """Returns the data file, log version and attributes version for a file's name. None if only its sender may
     commit it.
     """
     match = _NAME.fullmatch(name)
