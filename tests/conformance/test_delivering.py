@@ -517,6 +517,8 @@ def test_options_that_a_delivery_cannot_keep_are_refused(place: Place):
     plain = place.lake.create_queue("plain")
     with pytest.raises(InvalidOptions, match="merge_schema"):
         Consumer(plain, lambda messages, contexts: None, batch=10, merge_schema=True)
+    with pytest.raises(InvalidOptions, match="batch: orders delivers into the table .*; give a batch"):
+        Consumer(place.queue, lambda message, context: None)
     with pytest.raises(InvalidOptions, match="visible at once"):
         Consumer(place.queue, lambda messages, contexts: None, batch=10, retry_delay=5)
     with pytest.raises(InvalidOptions, match="a consumer of its own"):

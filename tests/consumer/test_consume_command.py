@@ -295,15 +295,18 @@ def test_other_options_are_judged_too(queue: Queue, run: Any) -> None:
     assert result.exit_code == 1 and "region local; did you mean orders?" in result.stderr
     for options, error in {
         ("--renewal", "none", "--visibility-timeout", "5"): "--visibility-timeout: --renewal none always",
-        ("--visibility-timeout", "50000"): "visibility_timeout: must be 0 to 43200 seconds, not 50000.0",
-        ("--retry-delay", "-1"): "first: must be 0 to 43200 seconds",
+        ("--visibility-timeout", "50000"): "--visibility-timeout: must be 0 to 43200 seconds, not 50000.0",
+        ("--retry-delay", "-1"): "--retry-delay: must be 0 to 43200 seconds",
         ("--drain-timeout", "-1"): "-1 is too short",
-        ("--give-up-after", "-1"): "give_up_after: must be more than 0 seconds",
+        ("--give-up-after", "-1"): "--give-up-after: must be more than 0 seconds",
         ("--concurrency", "0"): "'--concurrency': ",
-        ("--batch-wait", "5"): "batch_wait: goes with a batch",
-        ("--claim-interval", "61"): "claim_interval: must be 0 to 60 seconds, not 61",
-        ("--wait", "21"): "wait_time: ",
+        ("--batch-wait", "5"): "--batch-wait: goes with a batch",
+        ("--claim-interval", "61"): "--claim-interval: must be 0 to 60 seconds, not 61",
+        ("--wait", "21"): "--wait: ",
         ("--renewal", "often"): "'--renewal': ",
+        ("--renewal", "computed", "--visibility-timeout", "50000"): "usage: --visibility-timeout: ",
+        ("--weights", "0"): "usage: --weights: must be",
+        ("--merge-schema",): "--merge-schema: goes with a batch of a queue that has a delivery table",
     }.items():
         result = run("orders", handler, *options)
         assert (result.exit_code, result.stderr.count("\n")) == (2, 1)

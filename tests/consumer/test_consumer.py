@@ -575,7 +575,7 @@ _BOTH = "make_failed_messages_visible_immediately"
         ({"batch": 2, "batch_wait": "1"}, "batch_wait: must be seconds or a timedelta, not '1'"),
         ({"batch_wait": 1}, "batch_wait: goes with a batch"),
         *(({"claim_interval": no}, "claim_interval: must be 0 to 60 seconds, not ") for no in (61, -1)),
-        ({"as_arrow": True}, "as_arrow: must be False, or True with a batch"),
+        ({"as_arrow": True}, "as_arrow: goes with a batch"),
         ({"outage": 15}, "outage: must be an Outage, not 15"),
         *(
             ({"metrics_port": no}, "metrics_port: must be a whole number of 0 to 65535")

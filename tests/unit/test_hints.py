@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lakequeue import LakeQueue
+from lakequeue.cli.session import Session
 from lakequeue.errors import QueueServiceError
 
 
@@ -40,3 +41,19 @@ def test_an_error_names_the_valid_values(lake: LakeQueue, call: Callable[[LakeQu
         call(lake)
     assert str(refused.value).endswith(hint) and hint not in refused.value.message
     assert str(pickle.loads(pickle.dumps(refused.value))) == str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "spelled"),
+    [
+        ('read its feed with changes="feed", or leave versions out with skip_changes. Or', "--changes feed"),
+        ("sent if you go on with start=7", "go on with --start 7"),
+        ("changes: must be new; start: must be 0", "--changes: must be new; --start: must be 0"),
+        ("the start of /lake/skip_changes, of skip_changes.md and of other_changes=7", None),
+    ],
+)
+def test_errors_name_the_flags_of_the_command(text: str, spelled: str | None) -> None:
+    session = Session(flags={name: f"--{name.replace('_', '-')}" for name in ("changes", "skip_changes", "start")})
+    found = session.spelled(text)
+    assert found == text if spelled is None else spelled in found
+    assert ("--skip-changes. Or" in found) == ("skip_changes. Or" in text)

@@ -62,7 +62,7 @@ def consume(
     retry_delay: float | None = duration_option(
         None, "Delay before a failed message comes again; it doubles with each failure, up to 15 minutes."
     ),
-    wait: float = duration_option(20, "How long a receive waits for messages."),
+    wait_time: float = duration_option(20, "How long a receive waits for messages.", "--wait"),
     until_empty: bool = flag(
         False, "End when no message is visible; code 1 if failed ones wait for a retry.", "--until-empty"
     ),
@@ -93,6 +93,8 @@ def consume(
     # a shell without job control starts background jobs with SIGINT ignored, but a SIGINT sent here is meant
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _configure_logs(ctx.obj)
+    ctx.obj.flags |= dict.fromkeys(("first", "longest"), "--retry-delay")
+    ctx.obj.flags |= {"message_visibility_timeout": "--visibility-timeout"}
     function = imported(handler, handler)
     from lakequeue.consumer.consumer import Consumer
     from lakequeue.consumer.options import RetryBackoff
@@ -110,7 +112,7 @@ def consume(
         function,
         concurrency,
         _policy(renewal, visibility_timeout),
-        wait_time=wait,
+        wait_time=wait_time,
         prefetch=prefetch,
         outage=Outage(give_up_after),
         retry_delay=None if retry_delay is None else RetryBackoff(retry_delay, longest=max(900, retry_delay)),

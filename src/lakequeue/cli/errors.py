@@ -119,9 +119,11 @@ def report_error(session: Session, error: BaseException) -> int:
             return session.fail(ENVIRONMENT, "environment", str(error) or "there is not enough memory")
         case QueueClientError():
             unknown = error.outcome_unknown or bool(session.done)  # of the whole command, not of its end
-            return session.fail(ENVIRONMENT, "storage", error.message, {"outcome_unknown": unknown})
+            return session.fail(
+                ENVIRONMENT, "storage", session.spelled(error.message), {"outcome_unknown": unknown}
+            )
         case InvalidOptions():
-            return session.fail(USAGE, "usage", str(error))
+            return session.fail(USAGE, "usage", session.spelled(str(error)))
         case typer.Abort():  # the answer was not yes; the line of the prompt may be open
             session.note("")
             return session.fail(USAGE, "not-confirmed", "nothing was done")

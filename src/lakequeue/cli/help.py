@@ -131,6 +131,13 @@ class _PlainHelp:
 
 
 class Command(_PlainHelp, TyperCommand):
+    def invoke(self, ctx: Any) -> Any:
+        for each in (*ctx.find_root().command.params, *self.params):
+            if each.param_type_name == "option":
+                flag = each.opts[0]
+                ctx.obj.flags |= {each.name: flag, flag.removeprefix("--").replace("-", "_"): flag}
+        return super().invoke(ctx)
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         from typer import rich_utils
 

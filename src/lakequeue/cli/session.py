@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -41,6 +42,8 @@ class Session:
     json: bool = False
     verbose: bool = False
     done: str = ""
+    flags: dict[str, str] = attrs.field(factory=dict)
+    """Maps Python names of the command's options to their flags."""
     prefix: str = "lakequeue"
     """Beginning of the commands that are printed, with root and region of the command line."""
 
@@ -48,6 +51,19 @@ class Session:
         """Returns a command of lakequeue, ready to paste, with ``prefix``. Returns other commands unchanged."""
         first, _, rest = command.partition(" ")
         return f"{self.prefix} {rest}" if first == "lakequeue" else command
+
+    def spelled(self, text: str) -> str:
+        """Returns an error text with the flags of the command instead of Python's names of options."""
+
+        def flag(found: re.Match[str]) -> str:
+            name, quoted, value = found.groups()
+            if name not in self.flags:
+                return found[0]
+            return f"{self.flags[name]} {quoted or value}" if quoted or value else self.flags[name]
+
+        # one word is a name only before = and at the beginning of a problem
+        names = r"[a-z]+(?:_[a-z]+)+|[a-z]+(?==)|(?:(?<=^)|(?<=; ))[a-z]+(?=: )"
+        return re.sub(rf"""(?<![\w./-])({names})(?![\w/-]|\.\w)(?:="(\w+)"|=(\w+))?""", flag, text)
 
     def lake(self, spark: SparkSession | None = None) -> LakeQueue:
         """Opens the root. Raises typer.BadParameter if no root is given."""

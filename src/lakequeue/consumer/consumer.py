@@ -44,13 +44,16 @@ class Consumer:
 
     Args:
         queue: the queue to receive from, or a list of queues that share the handlers (JOB-9).
-        handler: called with the message and its ``Context``. The consumer runs a function in its threads, and an
-            ``async def`` in an event loop in a thread of its own.
+        handler: called with the message and its ``Context``. Returns an ``Outcome``, or None for success. The
+            consumer runs a function in its threads, and an ``async def`` in an event loop in a thread of its own.
         concurrency: maximum number of handlers at a time (HBN-18).
         batch: maximum number of messages in one call, 1 to 10,000. The handler then gets a list of messages and a
             list of their contexts, and returns one outcome for all or a list of outcomes. Without a delivery
             table, a message that was received before comes alone, and a batch has at most one message of a FIFO
-            group. None for calls with one message and its context (JOB-4).
+            group. None for calls with one message and its context (JOB-4). A queue with a delivery table needs a
+            batch. The handler then returns the rows to append: an Arrow table, a frame of polars or pandas, or a
+            list of dicts. It may return a tuple instead: the rows, and the outcomes of the messages. Without rows
+            the messages are only deleted (TAB-29).
         batch_wait: seconds for which a message waits for its batch to fill, 0 to 60; None for one second. With a
             delivery table: seconds from a claim of fewer messages than ``batch`` to the next claim.
         claim_interval: seconds from a claim that took all messages to the next claim, 0 to 60. The next claim then

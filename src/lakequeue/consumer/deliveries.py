@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from lakequeue.consumer.handler import Context, Lost, Outcome, checked_outcome, hold_of, is_async, results_of
-from lakequeue.consumer.observers import handling
+from lakequeue.consumer.observers import Observer, handling
+from lakequeue.consumer.options import ConsumerOptions
 from lakequeue.consumer.run_loop import BETWEEN_RECEIVES, RunLoop
+from lakequeue.consumer.shared_hands import Controls
 from lakequeue.entry_verbs import claim_delivery, wait_for_more
 from lakequeue.errors import (
     LeaseLost,
@@ -61,8 +63,14 @@ class _Batch:
 class DeliveryLoop(RunLoop):
     """Receives batches of one queue during a run, and delivers their rows. Takes the arguments of ``RunLoop``."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        controls: Controls,
+        observers: Sequence[Observer],
+        fatal: Callable[[RunLoop], None],
+    ) -> None:
+        super().__init__(options, controls, observers, fatal)
         self._counting = threading.Lock()
         self.handled = self.failed = 0
         self.running = set[_Batch]()

@@ -151,21 +151,27 @@ class ConsumerOptions:
 
     def __attrs_post_init__(self) -> None:
         batches, delivers, at_once = self.batch is not None, self.delivers, self.retry_failed_at_once
+        table = settings(self.queue).table
         problems = problems_of(
             self,
-            handler=lambda handler: handler_problem(handler, batches),
+            handler=lambda handler: handler_problem(handler, batches or table is not None),
             concurrency=CONCURRENCY,
             renewal=self._renewal_problem,
             retry_failed_at_once=fits("True, False or None", lambda given: given in (None, True, False)),
             wait_time=lambda wait: self._refusal(check_wait, wait),
             prefetch=or_none(whole_number(0, 10_000)),
-            batch=or_none(whole_number(1, 10_000)),
+            batch=or_none(whole_number(1, 10_000))
+            if batches or table is None
+            else lambda none: (
+                f"{self.queue.name} delivers into the table {table}; give a batch, such as batch=1000, "
+                "and a handler that takes two lists and returns rows"
+            ),
             batch_wait=or_none(duration(0, 60 * MICROS) if batches else lambda wait: "goes with a batch"),
             claim_interval=or_none(
                 (lambda wait: "with a delivery table, give batch_wait") if delivers else duration(0, 60 * MICROS)
             ),
-            as_arrow=_switch("False, or True with a batch", batches),
-            merge_schema=_switch("False, or True with a batch of a queue that has a delivery table", delivers),
+            as_arrow=_switch("a batch", batches),
+            merge_schema=_switch("a batch of a queue that has a delivery table", delivers),
             outage=fits("an Outage", lambda outage: isinstance(outage, Outage)),
             retry_delay=or_none(fits(_DELAY, lambda delay: callable(delay) or _SECONDS(delay) is None)),
             metrics_port=or_none(whole_number(0, 65_535)),
@@ -200,8 +206,9 @@ class ConsumerOptions:
         return None
 
 
-def _switch(wanted: str, may_be_on: bool) -> Check:
-    return fits(wanted, lambda value: isinstance(value, bool) and value <= may_be_on)
+def _switch(needed: str, may_be_on: bool) -> Check:
+    plain = fits("True or False", lambda value: isinstance(value, bool))
+    return lambda value: f"goes with {needed}" if value is True and not may_be_on else plain(value)
 
 
 def checked_queues(given: object, weights: object) -> list[tuple[Queue, int]]:
