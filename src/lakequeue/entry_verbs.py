@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from lakequeue.client import LakeQueue
-from lakequeue.errors import LakeQueueError
+from lakequeue.errors import LakeQueueError, MissingPackage
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import to_micros
 from lakequeue.operations import attributes, browse, chosen_messages, move, receive, send, settle, waits
@@ -183,6 +183,17 @@ def claim_interval(queue: Queue) -> int:
 def took_all(queue: Queue) -> bool:
     """True if the last claims of this process left no message in any shard."""
     return all(shard.ledger.took_all() for shard in queue._runtime.shards)
+
+
+def relay_begins(
+    queue: Queue, table: str, start: str | int | datetime, table_options: Mapping[str, str] | None
+) -> tuple[int, bool]:
+    """Returns the version of a table that a relay sends next, and True if the relay is new."""
+    MissingPackage.check("relay", "delta", "deltalake")
+    from lakequeue.operations import relay
+
+    wanted = relay.RelayOptions(table, start=start, table_options=table_options)  # type: ignore[arg-type]
+    return relay.begins(queue._runtime, wanted)
 
 
 def root_of(queue: Queue) -> str:

@@ -3,23 +3,40 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
 from lakequeue.cli import render
 from lakequeue.cli.options import duration_option, flag, option, parse_pairs, queue_argument
+from lakequeue.cli.output import write
 from lakequeue.cli.session import CommandContext, usage
 from lakequeue.cli.values import INSTANT_HELP, Moment, at_least, moment
 from lakequeue.errors import OverLimit, RequestThrottled
+
+if TYPE_CHECKING:
+    from lakequeue import Queue
+    from lakequeue.model.clock import Clock
 
 
 def _start(given: str | int | Moment) -> str | int | Moment:
     if not isinstance(given, str) or given == "now":
         return given
     return int(given) if given.isdecimal() else moment(given)
+
+
+def _begins(queue: Queue, table: str, start: Any, options: dict[str, str] | None, chosen: bool) -> int:
+    """Returns the version that a relay sends next. Raises typer.BadParameter if nobody chose where it begins."""
+    from lakequeue.entry_verbs import relay_begins
+
+    version, new = relay_begins(queue, table, start, options)
+    if new and not chosen:
+        rows = "version 0" if version == 1 else f"versions 0 to {version - 1}"
+        usage(f"this relay is new: give --start 0 to send the rows of {rows}, too, or --start now")
+    return version
 
 
 def relay(
@@ -33,9 +50,9 @@ def relay(
     once: bool = flag(False, "Make one pass, and end.", "--once"),
     every: float | None = duration_option(None, "Interval between two passes.", parser=at_least(1)),
     body: str = option("*", "Column with the bodies; '*' sends each row as JSON.", "NAME", "--body-column"),
-    start: str = option(
-        "now",
-        f"Where the first pass begins: now, a version, or an instant, {INSTANT_HELP}.",
+    start: str | None = option(
+        None,
+        f"Where a new relay begins: now, a version, or an instant, {INSTANT_HELP}.",
         "START",
         parser=_start,
     ),
@@ -61,10 +78,20 @@ def relay(
     *tables, queue = names
     if once == (every is not None):
         usage("give either --once or --every")
+    if (on_bad_row == "divert") != (bad_rows is not None):
+        usage("--on-bad-row divert and --bad-rows go together")
     lake = ctx.obj.lake()
     target = lake.queue(queue)
-    began = start.instant(lake.clock) if isinstance(start, Moment) else start
+    began = "now" if start is None else start.instant(lake.clock) if isinstance(start, Moment) else start
     options = parse_pairs(table_option, "--table-option", secret=True) or None
+
+    source = f"files of {files}"
+    if tables and (start is None or every is not None):
+        version = _begins(target, tables[0], began, options, start is not None)
+        source = f"rows of {tables[0]} from version {version} on"
+
+    def log(text: str) -> str:
+        return f"{lake.clock.now():%F %T}Z {text}"
 
     def send() -> None:
         sent = lake.relay(
@@ -87,17 +114,24 @@ def relay(
             document = {"queue": queue, "messages": int(sent), "refused": sent.refused}
             refused = f", {render.count(sent.refused, 'row')} refused" if sent.refused else ""
             text = f"{render.count(sent, 'message')} sent to {queue}{refused}"
-            text = text if once else f"{lake.clock.now():%F %T}Z {text}"  # a line of a log
+            text = text if once else log(text)
             ctx.obj.changed(document, text) if once or not ctx.obj.json else ctx.obj.line(document)
 
     if every is None:
         send()
         return
-    with suppress(KeyboardInterrupt), lake.clock.participant():
+    if not ctx.obj.json:
+        write(log(f"sends new {source} to {queue} every {every:g} s, until Ctrl-C or SIGTERM"))
+    with suppress(KeyboardInterrupt):
+        _repeat(send, every, lake.clock, ctx.obj.note)
+
+
+def _repeat(send: Callable[[], None], every: float, clock: Clock, note: Callable[[str], None]) -> NoReturn:
+    with clock.participant():
         while True:
-            at = lake.clock.now()
+            at = clock.now()
             try:
                 send()
             except (OverLimit, RequestThrottled) as error:  # the next pass may find room
-                ctx.obj.note(str(error))
-            lake.clock.wait(at + timedelta(seconds=every), threading.Event())
+                note(str(error))
+            clock.wait(at + timedelta(seconds=every), threading.Event())

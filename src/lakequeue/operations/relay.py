@@ -39,7 +39,7 @@ from lakequeue.storage.folder import Folder
 from lakequeue.storage.layout import stream_id
 from lakequeue.storage.roots import is_inside, root_of
 from lakequeue.storage.source_rows import CHANGE_TYPE, MOST_PIECES, VersionRows
-from lakequeue.storage.source_table import Changes, SourceChange, SourceTable, SourceVersion
+from lakequeue.storage.source_table import Changes, SourceChange, SourceTable
 from lakequeue.storage.stores import Store
 
 _VERB = "relay"
@@ -66,34 +66,46 @@ class RelayOptions:
 
 def relay(queue: OpenQueue, wanted: RelayOptions) -> SentRows:
     """Sends the rows of all versions that were not sent yet. Returns how many messages this call sent."""
-    if is_inside(wanted.table, queue.root.path):
-        raise InvalidOptions([f"table {wanted.table} is in the root, where only lakequeue's tables are"])
     queue.reload()  # raises if the queue was deleted
     with queue.root.storage_errors():
         return _TableRelay(queue, wanted).run()
+
+
+def begins(queue: OpenQueue, wanted: RelayOptions) -> tuple[int, bool]:
+    """Returns the version that the next call of ``relay`` sends first, and True if this call is the first."""
+    with queue.root.storage_errors():
+        return _TableRelay(queue, wanted).begins()
 
 
 class _TableRelay:
     """One call of a relay. Sends the versions of the table that the queue does not have yet."""
 
     def __init__(self, queue: OpenQueue, wanted: RelayOptions) -> None:
+        if is_inside(wanted.table, queue.root.path):
+            raise InvalidOptions([f"table {wanted.table} is in the root, where only lakequeue's tables are"])
         self._queue, self._wanted = queue, wanted
         options = queue.root.engine.store.options if wanted.table_options is None else wanted.table_options
         store = Store(wanted.table, options)
         store.check()
         self._source = SourceTable(store)
-        self._bad_rows = bad_rows_of(queue, wanted.on_bad_row, wanted.bad_rows, _VERB)
-        self._sent = self._refused = 0
-
-    def run(self) -> SentRows:
-        newest = self._source.state()
+        self._newest = newest = self._source.state()
         self._stream = f"relay-{newest.id}"
         self._app_id = stream_id(self._stream)
-        done = self._position(newest)
+        self._path = stream_id(f"relay-of-{_digest(self._source.path)[:32]}")
+        self._of_path = int(_digest(newest.id)[:13], 16) + 1
+        self._sent = self._refused = 0
+
+    def begins(self) -> tuple[int, bool]:
+        done = last_version(self._queue, self._app_id)
+        start = self._start(done)
+        return _following(max(done, 0 if start is None else _position(start - 1, MOST_PIECES)))[0], not done
+
+    def run(self) -> SentRows:
+        self._bad_rows = bad_rows_of(self._queue, self._wanted.on_bad_row, self._wanted.bad_rows, _VERB)
+        done = self._position()
         # a process may have been killed between the commits to two shards
         complete_batch(self._queue, self._key(done))
-        version, pieces = divmod(done, MOST_PIECES + 1)
-        version, pieces = (version, 0) if pieces == MOST_PIECES else (version - 1, pieces)
+        version, pieces = _following(done)
         versions = self._source.versions(version)
         if versions:
             state = self._source.state(version)
@@ -107,17 +119,24 @@ class _TableRelay:
             self._move(_position(version, MOST_PIECES))  # past versions that added no rows
         return SentRows(self._sent, self._refused)
 
-    def _position(self, newest: SourceVersion) -> int:
+    def _position(self) -> int:
         """Returns the position of the relay in the queue's log. First moves the position to a later ``start``."""
-        done, start = last_version(self._queue, self._app_id), self._wanted.start
-        path = stream_id(f"relay-of-{_digest(self._source.path)[:32]}")
-        of_path = int(_digest(newest.id)[:13], 16) + 1
+        done = last_version(self._queue, self._app_id)
+        start = self._start(done)
+        if start is None:
+            return done
+        self._move(_position(start - 1, MOST_PIECES), {self._path: self._of_path}, first=not done)
+        return last_version(self._queue, self._app_id)
+
+    def _start(self, done: int) -> int | None:
+        """Returns the version that ``start`` names; None if it is "now" and the relay has begun."""
+        start, newest = self._wanted.start, self._newest
         if isinstance(start, datetime):
             start = self._source.version_at(start, newest)
         if start == "now":
             if done:
-                return done
-            if last_version(self._queue, path) not in (0, of_path):
+                return None
+            if last_version(self._queue, self._path) not in (0, self._of_path):
                 before = f"the table that was relayed to {self._queue.name} before"
                 raise InvalidOptions(
                     [
@@ -125,12 +144,11 @@ class _TableRelay:
                         "or another version to start at"
                     ]
                 )
-            start = newest.version + 1
-        elif start > newest.version + 1:
+            return newest.version + 1
+        if start > newest.version + 1:
             reason = f"The newest version of {self._source.path} is {newest.version}."
             raise InvalidParameterValue.of(start, "start", reason)
-        self._move(_position(start - 1, MOST_PIECES), {path: of_path}, first=not done)
-        return last_version(self._queue, self._app_id)
+        return start
 
     def _move(self, version: int, more: Mapping[str, int] | None = None, first: bool = False) -> None:
         if last_version(self._queue, self._app_id) < version:
@@ -179,6 +197,12 @@ class _TableRelay:
 def _position(version: int, pieces: int) -> int:
     """Encodes a version and its number of sent pieces as one number. ``MOST_PIECES`` stands for all pieces."""
     return (version + 1) * (MOST_PIECES + 1) + pieces
+
+
+def _following(position: int) -> tuple[int, int]:
+    """Returns the version to send next after a position, and how many of its pieces were sent."""
+    version, pieces = divmod(position, MOST_PIECES + 1)
+    return (version, 0) if pieces == MOST_PIECES else (version - 1, pieces)
 
 
 def _digest(text: str) -> str:
