@@ -60,7 +60,7 @@ def command_lines() -> dict[str, list[str]]:
 
 
 def test_every_place_has_a_command() -> None:
-    assert len(command_lines()) == 1 + 3 + 4 + 4
+    assert len(command_lines()) == 1 + 3 + 5 + 5
 
 
 @pytest.mark.parametrize("place", command_lines())
