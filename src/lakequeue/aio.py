@@ -355,7 +355,7 @@ class Schedules(_AsyncFace[sync_schedules.Schedules]):
 
 
 class LakeQueue(Wrapped, _AsyncFace[sync_client.LakeQueue], sync_client.RootProperties):
-    """``lakequeue.LakeQueue`` for asyncio. ``async with`` ends the threads after all cancelled calls.
+    """``lakequeue.LakeQueue`` for asyncio. The end of ``async with`` waits for cancelled calls.
 
     Args:
         threads: maximum number of threads, 1 to 1,024. For other arguments, see ``lakequeue.LakeQueue``.

@@ -54,8 +54,8 @@ class Delivery:
 class Lease:
     """Messages that were claimed together. Get a lease from ``Queue.lease``.
 
-    Settling takes one commit per shard, without Spark. Methods that settle or extend return ``LeaseCounts``, with
-    the number of ``lost`` messages, which no longer belong to the lease.
+    Settling takes one commit per shard, without Spark. Methods that settle or extend return ``LeaseCounts``. Its
+    ``lost`` is the number of messages that no longer belong to the lease.
     """
 
     def __init__(self, leased: LeasedMessages) -> None:
@@ -128,14 +128,15 @@ class Lease:
     def keep_alive(self, policy: Renewal) -> Iterator[Lease]:
         """Extends the lease in the background while the block runs. Stops when the block settles the lease.
 
-        A busy Spark session delays no extension. A lost lease cancels Spark jobs of the block's thread.
+        Extensions go on while the Spark session is busy. If the lease is lost, the Spark jobs of the block's
+        thread are cancelled.
 
         Args:
             policy: ``HeartbeatRenewal`` or ``ComputedRenewal``, applied to the lease and its timeout.
 
         Raises:
-            LeaseLost: the lease holds no message any more. Raised at the block's end.
-            QueueDoesNotExist: the queue was deleted. Raised at the block's end.
+            LeaseLost: at the block's end, if the lease no longer holds any message.
+            QueueDoesNotExist: at the block's end, if the queue was deleted.
         """
         check_callable("policy", policy, "next_check", "extension", expected="a renewal policy")
         if self._heartbeat is not None:
@@ -193,7 +194,7 @@ class Lease:
     ) -> LeaseCounts:
         """Deletes all messages except ``failed``. Failed messages become visible.
 
-        A reason of up to 1 KiB is kept. ``attempts`` and dead letters show the reason (JOB-10).
+        Up to 1 KiB of a reason is kept, and shown by ``attempts`` and dead letters (JOB-10).
 
         Args:
             failed: receipt handles or message ids of the lease; pairs of a handle or id, and a reason; or a Spark,
@@ -224,7 +225,7 @@ class Lease:
         Raises:
             RowsRefused: the table does not accept these rows. The lease still has the messages, so that the caller
                 can append other rows.
-            LeaseLost: another process has the messages, or blocked these rows.
+            LeaseLost: another process has received the messages again, or has blocked these rows.
             TableUnavailable: the table cannot be reached. If ``outcome_unknown`` is true, rows may have arrived.
                 The messages stay undecided until the table can be read.
             UnsupportedOperation: the queue has no delivery table.

@@ -335,7 +335,7 @@ class Queue(QueueProperties):
                 ``dedup_id``, ``priority`` and ``message_attributes``. FIFO queues accept duplicates, but do not
                 count them.
             send_id: makes the call repeatable. Later calls with the same id send nothing.
-            order_by: on FIFO queues, the column that orders each group. None: the order of the rows.
+            order_by: on FIFO queues, the column that orders each group; None for the order of the rows.
             on_bad_row: treatment of rows that break a rule. ``"fail"`` sends no row. ``"drop"`` loses the row.
                 ``"divert"`` adds the row to ``bad_rows``. The result counts bad rows as ``refused``. The log names
                 the broken rules.
@@ -346,7 +346,7 @@ class Queue(QueueProperties):
         Raises:
             InvalidParameterValue, InvalidMessageContents: rows break a rule. The error names the rule and the
                 number of rows. Nothing is sent.
-            InvalidOptions: ``on_bad_row`` is unknown. Or ``bad_rows`` is missing, or no table for bad rows.
+            InvalidOptions: ``on_bad_row`` is unknown, or ``bad_rows`` is missing or is no table for bad rows.
             QueueClientError: there is no Spark session, or storage failed.
 
         DDP-1
@@ -380,10 +380,11 @@ class Queue(QueueProperties):
         rows, or the largest group. For an object store, files of up to 256 MiB also wait in this directory.
 
         Args:
-            data: a pyarrow ``Table``, ``RecordBatch`` or ``RecordBatchReader``. Or anything with
-                ``__arrow_c_stream__``: DataFrames of polars and pandas. Needs the columns of ``send_dataframe``.
+            data: a pyarrow ``Table``, ``RecordBatch`` or ``RecordBatchReader``, or an object with
+                ``__arrow_c_stream__``, such as a DataFrame of polars or pandas. It needs the columns of
+                ``send_dataframe``.
             send_id: makes the call repeatable. Later calls with the same id send nothing.
-            order_by: on FIFO queues, the column that orders each group. None: the order of the rows.
+            order_by: on FIFO queues, the column that orders each group; None for the order of the rows.
             body: column with the bodies. ``*`` sends each row as a JSON object, without NULLs. The other columns
                 of ``send_dataframe`` are also read.
             on_bad_row, bad_rows: treatment of rows that break a rule, see ``send_dataframe``.
@@ -392,7 +393,7 @@ class Queue(QueueProperties):
         Raises:
             InvalidParameterValue, InvalidMessageContents: ``data`` or rows break a rule. The error names the rule
                 and the number of rows. Nothing is sent.
-            InvalidOptions: ``on_bad_row`` is unknown. Or ``bad_rows`` is missing, or no table for bad rows.
+            InvalidOptions: ``on_bad_row`` is unknown, or ``bad_rows`` is missing or is no table for bad rows.
             QueueClientError: storage failed, or the rows could not be read.
 
         DDP-1

@@ -43,8 +43,8 @@ class Schedules:
         """Adds a schedule. Returns the existing schedule if it is equal, so that every program may begin with this
         call.
 
-        Attributes of the messages: ``schedule`` (name) and ``scheduled_at`` (due time in UTC). On FIFO queues,
-        each message has its own deduplication id.
+        The messages have the attributes ``schedule`` (its name) and ``scheduled_at`` (the due time in UTC). On
+        FIFO queues, each message has its own deduplication id.
 
         Args:
             name: 1 to 80 letters, digits, ``-``, ``_`` and ``.``; unique in the region.
@@ -53,9 +53,9 @@ class Schedules:
             cron: minute, hour, day of month, month, day of week. Example: ``0 2 * * *``. At most 200 characters.
                 If a day field begins with ``*``, a day must match both day fields. Otherwise, a day must match one
                 day field, as in Debian's cron.
-            tz: IANA name of the time zone of ``cron``. When clocks go forward, skipped times are due at once. In
-                an hour that comes twice, a fixed time is due the first time.
-            at: the only time, instead of ``cron`` and ``tz``. The schedule is removed afterwards.
+            tz: IANA name of the time zone of ``cron``. When clocks go forward, times in the skipped hour are due
+                at once. When clocks go back, a fixed time in the repeated hour is due only the first time.
+            at: instant of a single message, instead of ``cron`` and ``tz``. The schedule is removed afterwards.
             missed: which messages are sent late, after a time without a running process. ``last`` sends only the
                 message of the last due time, ``all`` sends all messages, 100 each minute, and ``none`` sends no
                 message that is more than 5 minutes late.

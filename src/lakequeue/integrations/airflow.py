@@ -71,8 +71,8 @@ class LakeQueueHook(BaseHook):
 class LakeQueuePublishOperator(BaseOperator):
     """Sends messages, and returns their ids.
 
-    A repeated try of the task sends the messages again. On a FIFO queue, each try uses the same deduplication ids.
-    Messages are then sent only once within five minutes (DDP-1).
+    If the task is tried again, it sends the messages again. On a FIFO queue, all tries use the same deduplication
+    ids, so that tries within five minutes send each message once (DDP-1).
 
     Args:
         queue_name: name of the queue. Templated.
@@ -137,7 +137,7 @@ class LakeQueueSensor(BaseSensorOperator):
         queue_name: name of the queue. Templated.
         max_messages: maximum number of messages. One message is enough to succeed.
         visibility_timeout: seconds for a worker to start and finish the task; None for the queue's timeout.
-        delete: False leaves the messages in flight for a later task, which deletes them by receipt handle.
+        delete: False to leave the messages in flight for a later task, which deletes them by receipt handle.
         lakequeue_conn_id: id of the connection. Templated.
         kwargs: arguments of every sensor, for example ``timeout`` and ``soft_fail``.
 

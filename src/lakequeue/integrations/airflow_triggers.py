@@ -78,7 +78,7 @@ class LakeQueueEventTrigger(_Arguments, BaseEventTrigger):
         max_messages: maximum number of messages of one receive.
         visibility_timeout: seconds for Airflow to store an event, else the message comes again; None for the
             queue's timeout.
-        delete: False leaves the messages in flight for a task of the DAG, which deletes them by
+        delete: False to leave the messages in flight for a task of the DAG, which deletes them by
             ``receipt_handle``. If an event starts no run, its message comes again.
     """
 
