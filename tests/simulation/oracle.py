@@ -203,7 +203,7 @@ class _Judge:
         for body in self.receipts:
             self._receipts(body)
             self._counted(body)
-        if self.history.setting.kind == "groups":
+        if self.history.setting.kind in ("groups", "full"):
             self._limits()
         if self.fifo or self.jobs:
             self._duplicates()
@@ -257,6 +257,9 @@ class _Judge:
             late = [call for call in self.sends if call.outcome == "done" and call.began > drop.ended]
             if drop.outcome == "done" and late:
                 raise Broken(f"7: {late[0].bodies} was accepted by a queue that was deleted")
+            found = [call for call in self.history.calls if call.got and call.began > drop.ended]
+            if drop.outcome == "done" and found:
+                raise Broken(f"7: {found[0].verb} found messages of a queue that was deleted")
         seen = any(drop.outcome == "done" for drop in drops) or any(
             call.error == "QueueDoesNotExist" for call in self.history.calls
         )
@@ -443,7 +446,7 @@ class _Judge:
         ]
 
     def _limits(self) -> None:
-        """No more messages of a group are in flight than its limit, as far as receipts surely live."""
+        """A group, or a queue, has no more messages in flight than its limit, as far as receipts surely live."""
         everyone = [(call, each) for found in self.receipts.values() for call, each in found]
 
         def lives(message: Message, claim: Call, call: Call) -> bool:
@@ -451,6 +454,7 @@ class _Judge:
             return claim is call or claim.ended < call.began and until > call.latest
 
         for call in self.history.calls:
+            limit = LIMIT if self.history.setting.kind == "groups" else self._cap_at(call)
             for group in {message.group_id for message in call.got}:
                 held = {
                     message.body
@@ -458,8 +462,18 @@ class _Judge:
                     if message.group_id == group and lives(message, claim, call)
                 }
                 held -= {body for body in held if self._purged(body, surely=False)}
-                if len(held) > LIMIT:
-                    raise Broken(f"6: {sorted(held)} of group {group} are in flight, more than {LIMIT}")
+                if len(held) > limit:
+                    raise Broken(f"6: {sorted(held)} of group {group} are in flight, more than {limit}")
+
+    def _cap_at(self, call: Call) -> int:
+        """The highest cap on messages in flight that may hold during a call."""
+        changes = [each for each in self.history.calls if each.verb[0] == "cap" and each.outcome != "refused"]
+        before = max(
+            (each.began for each in changes if each.outcome == "done" and each.ended < call.began), default=0
+        )
+        # a change that ended before the last certain one began holds no more
+        known = [each.verb[1] for each in changes if each.began < call.ended and each.ended >= before]
+        return max(known if before else [*known, LIMIT]) * self.history.setting.shards
 
     def _paced(self) -> None:
         """In no time more messages were received than the limit lets through (JOB-11)."""
@@ -594,7 +608,7 @@ class _Judge:
                 if sent is not None and sent.verb[0] == "create":  # in another queue
                     continue
                 delayed = sent is not None and sent.verb[0] == "send" and sent.verb[3]
-                if self.history.setting.kind == "groups" or self.history.erased:
+                if self.history.setting.kind in ("groups", "full") or self.history.erased:
                     continue
                 unknown = any(other.began < call.ended for other in self.blind)
                 if delayed or unknown or self._purged(body, surely=False):

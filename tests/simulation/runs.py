@@ -17,7 +17,7 @@ from simulation.disk import ROOT, Disk
 from simulation.installed import client, installed, memory
 from simulation.object_store import URI, Object, ObjectStore
 from simulation.oracle import Broken, judge, judge_deliveries
-from simulation.scheduler import STORAGE, Drawn, Faults, Fixed, Place, Plan, World
+from simulation.scheduler import STORAGE, Drawn, Endless, Faults, Fixed, Place, Plan, World
 from simulation.workloads import Client, History, Setting, Verb
 
 PLACES = {"disk": f"{ROOT}/root", "store": URI}
@@ -280,7 +280,7 @@ def run(script: Script, mutate: Mutate = lambda patch: None) -> Outcome:
                 world.pass_time(200_000)
                 last.compact()
                 _erased(history.erased, where)
-        except Exception as error:
+        except (Exception, Endless) as error:
             failure = error
     for rows in [rows for rows in tables.ROWS if rows not in _KEPT]:
         del tables.ROWS[rows]

@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from lakequeue import QueueClientError
+from lakequeue import QueueClientError, RequestThrottled
 from lakequeue.operations import delivery_protocol as protocol
 from lakequeue.operations.delivery import Delivering
 from lakequeue.operations.delivery_protocol import DeliveryStatus, OpenedDeliveryTable
@@ -23,7 +23,7 @@ from lakequeue.runtime.calls import CallCounters
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.runtime.shard_sender import ShardSender
-from lakequeue.shard import move
+from lakequeue.shard import decide, move
 from lakequeue.shard.commands import Rewrite
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.runs import IN_FLIGHT, Run
@@ -174,6 +174,40 @@ def leave_requests_without_a_change(patch: Patch) -> None:
 def take_a_posted_request_for_refused(patch: Patch) -> None:
     patch.setattr(requests, "unknown", lambda reason: QueueClientError(f"nothing was changed: {reason}"))
     patch.setattr(requests, "failure", lambda error: error)
+
+
+def take_a_late_request_for_refused(patch: Patch) -> None:
+    post = requests.post
+
+    def posted(*given: Any) -> Any:
+        try:
+            return post(*given)
+        except QueueClientError as error:
+            raise RequestThrottled(f"nothing was changed: {error}", lost_races=1) from error
+
+    patch.setattr(requests, "post", posted)
+    patch.setattr(requests, "failure", lambda error: error)
+
+
+def wait_for_requests_of_dead_processes(patch: Patch) -> None:
+    for bound in ("LOOKS", "RECENT"):  # either bound ends the wait
+        patch.setattr(requests, bound, 10**9)
+
+
+def commit_requests_without_a_fence(patch: Patch) -> None:
+    change = ledger.Change
+    patch.setattr(ledger, "Change", lambda _, *given, **more: change({}, *given, **more))
+
+
+def know_the_first_attributes_only(patch: Patch) -> None:
+    init, first = ShardMachine.__init__, list[Any]()
+
+    def as_they_were(self: ShardMachine, head: Any, *more: Any) -> None:
+        init(self, head, *more)
+        first.append(self._state.attributes)
+        self._state.attributes = first[0]
+
+    patch.setattr(ShardMachine, "__init__", as_they_were)
 
 
 def offer_what_a_power_cut_tears(patch: Patch) -> None:
@@ -446,6 +480,7 @@ _LOST = attrs.evolve(_DELIVERY, place="store", style="requests")
 _REQUESTS = Aim(
     place="store", kind="standard", shards=1, length=10, verbs=({"send": 20, "receive": 50, "delete": 10},)
 )
+_FULL = attrs.evolve(_REQUESTS, kind="full", verbs=({"send": 20, "receive": 50, "delete": 10, "cap": 10},))
 _COMMIT = "lakequeue.storage.engines.commit"
 
 MUTATIONS = [
@@ -484,6 +519,32 @@ MUTATIONS = [
         "take a posted request for refused",
         take_a_posted_request_for_refused,
         {attrs.evolve(_REQUESTS, style="requests"): "DUR-26"},
+    ),
+    Mutation(
+        "take a request that lands late for refused",
+        take_a_late_request_for_refused,
+        {attrs.evolve(_REQUESTS, style="requests"): "DUR-26"},
+    ),
+    Mutation("commit requests without a fence", commit_requests_without_a_fence, {_REQUESTS: "DUR-26"}),
+    Mutation(
+        "wait for requests of dead processes",
+        wait_for_requests_of_dead_processes,
+        {attrs.evolve(_REQUESTS, style="kills"): "DUR-26"},
+    ),
+    Mutation(
+        "overlook how many are in flight",
+        replace("lakequeue.shard.claim.standard._allowed", lambda _, command: command.max_messages),
+        {_FULL: "INF-11"},
+    ),
+    Mutation("know the first attributes only", know_the_first_attributes_only, {_FULL: "QUE-25"}),
+    Mutation(
+        "answer requests to a closed queue",
+        replace(ShardMachine, "_apply", lambda self, command: decide._RULES[type(command)](self._state, command)),
+        {
+            Aim(
+                place="store", kind="dropped", shards=1, length=10, verbs=(_LEDGER, _LEDGER | {"drop": 20})
+            ): "QUE-13"
+        },
     ),
     Mutation("overlook that others sent", overlook_that_others_sent, {attrs.evolve(_STAGED, place="disk"): "2"}),
     Mutation(

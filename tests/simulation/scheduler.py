@@ -42,8 +42,8 @@ class Killed(BaseException):
     """Unwinds a process that died; nothing that it does on its way has an effect."""
 
 
-class Endless(AssertionError):
-    """The processes do not come to an end."""
+class Endless(BaseException):
+    """The processes do not come to an end. The code under test cannot catch this error."""
 
 
 class Plan(Protocol):
@@ -247,14 +247,15 @@ class World:
     def step(self, what: str = "") -> Action | None:
         """Called before each access to what processes share; returns a fault of a request, if there is one."""
         process = self.running
-        if process is None:
-            return None
-        self._check(process)
+        if process is not None:
+            self._check(process)
         self.steps += 1
-        process.steps += 1
-        self.pass_time(TICK)
         if self.steps > self.last_end + PATIENCE:
             raise Endless(f"no end after {self.steps} steps")
+        if process is None:
+            return None
+        process.steps += 1
+        self.pass_time(TICK)
         action = self.plan.action((process.number, process.steps), what, self)
         if action is None:
             return None

@@ -29,6 +29,7 @@ FOUND = {
     "take any log for the same": 1759,
     "take any ledger for one of the log": 207,
     "logs are trimmed newest first": 3009,
+    "take a request that lands late for refused": 170,
     "leave deletions unfinished": 45,
     "a draft is written once": 86,
     "entries of others are not synced": 27,
@@ -73,9 +74,10 @@ def test_processes_keep_the_guarantees_under_any_schedule(
     assert tally["runs"] == FIRST // 2 and not tally["failed"]
 
 
-@pytest.mark.spec("JOB-1", "JOB-3", "JOB-6", "JOB-11", "JOB-12")
-def test_jobs_keep_their_rules_under_any_schedule() -> None:
-    tally = _simulate("--runs", FIRST // 4, "--kind", "jobs", timeout=280)
+@pytest.mark.spec("JOB-1", "JOB-3", "JOB-6", "JOB-11", "JOB-12", "INF-11", "QUE-25")
+@pytest.mark.parametrize("kind", ["jobs", "full"])
+def test_queues_with_limits_keep_their_rules_under_any_schedule(kind: str) -> None:
+    tally = _simulate("--runs", FIRST // 4, "--kind", kind, timeout=280)
     assert tally["runs"] == FIRST // 4 and not tally["failed"]
 
 
@@ -93,7 +95,13 @@ def test_deliveries_store_each_message_once_under_any_schedule(runs: int) -> Non
     "aim",
     [
         pytest.param(each, id=each[1])
-        for each in (("--place", "disk"), ("--place", "store"), ("--kind", "jobs"), ("--kind", "delivery"))
+        for each in (
+            ("--place", "disk"),
+            ("--place", "store"),
+            ("--kind", "jobs"),
+            ("--kind", "full"),
+            ("--kind", "delivery"),
+        )
     ],
 )
 def test_processes_keep_the_guarantees_under_schedules_that_nobody_has_seen(aim: tuple[str, str]) -> None:

@@ -36,7 +36,7 @@ NAMES = {"fifo": "orders.fifo"}
 MORE = "more"
 """Name of a queue that processes create meanwhile."""
 LIMIT = 2
-"""Messages in flight of a group, where they are limited."""
+"""Messages in flight of a group, where they are limited, and of a queue with a cap, at the beginning."""
 RATE, BURST, UNIQUE = 2, 4, 300
 """Messages a second, and at once, of a queue of jobs; seconds for which its deduplication ids count."""
 DEAD = "dead"
@@ -53,7 +53,8 @@ class Setting:
     """``disk`` or ``store``."""
     kind: str = "standard"
     """``standard``, ``fifo``, ``letters``: with a dead-letter queue; ``dropped``: it is deleted meanwhile;
-    ``history``: with rewinds; ``groups``: with a limit of each group; ``delivery``: with a delivery table."""
+    ``history``: with rewinds; ``groups``: with a limit of each group; ``full``: with a cap on messages in flight,
+    which changes; ``delivery``: with a delivery table."""
     shards: int = 1
     checkpoints: int = 100
     """Commits between two checkpoints."""
@@ -153,6 +154,7 @@ OF_KIND = {
     "dropped": {"drop": 5, "create": 0},
     "history": {"rewind": 8},
     "groups": {"lease": 0},
+    "full": {"lease": 0, "cap": 15, "receive": 60},
     "delivery": {
         **{"delete": 0, "exchange": 0, "lease": 0, "purge": 0, "consume": 0, "erase": 0, "create": 0, "change": 0},
         **{"deliver": 60, "operator": 2, "other": 6, "clean": 3, "send": 30, "receive": 8, "pause": 10},
@@ -210,6 +212,8 @@ def _drawn(chance: random.Random, kind: str, name: str) -> Verb:
             return kind, chance.randrange(8)
         case "attributes":
             return "attributes", chance.choice([20, 40])
+        case "cap":
+            return "cap", chance.choice([1, 1, 2 * LIMIT])
         case "create":
             return "create", name
         case "pause":
@@ -628,6 +632,10 @@ class Client:
         with self._call(verb):
             self.queue.set_attributes(visibility_timeout=verb[1])
 
+    def _cap(self, verb: Verb) -> None:
+        with self._call(verb):
+            self.queue.set_attributes(max_inflight_messages=verb[1] * self.history.setting.shards)
+
     def _counts(self, verb: Verb) -> None:
         with self._call(verb) as call:
             call.value = self.queue.counts()
@@ -653,6 +661,8 @@ def prepare(entry: LakeQueue, setting: Setting) -> None:
         more["rewind_range"] = True
     if setting.kind == "groups":
         more |= {"fair_groups": True, "group_in_flight_limit": LIMIT}
+    if setting.kind == "full":
+        more["max_inflight_messages"] = LIMIT * setting.shards
     if setting.kind == "delivery":
         more["table"] = f"{entry.root}-table"
     if setting.kind == "jobs":
