@@ -27,8 +27,10 @@ from lakequeue.operations.concerns import (
     COMPACTION_CURE,
     COMPACTION_SECONDS,
     KINDS,
+    SLOW_TIMEOUTS,
     UNREAD_SECONDS,
     Concern,
+    ErrorCount,
 )
 from lakequeue.operations.consumer_round import Exchanged
 from lakequeue.operations.consumers import ActiveConsumer, Running
@@ -65,12 +67,14 @@ __all__ = [
     "COMPACTION_SECONDS",
     "EVENTS",
     "KINDS",
+    "SLOW_TIMEOUTS",
     "UNREAD_SECONDS",
     "GroupCommit",
     "ActiveConsumer",
     "Advice",
     "Concern",
     "Depth",
+    "ErrorCount",
     "Exchanged",
     "Running",
     "SelectedOutcome",

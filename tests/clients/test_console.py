@@ -564,7 +564,7 @@ def test_the_dead_letters_of_one_error_are_redriven_without_a_condition(visiting
     with serving(lake) as server, visiting(server.url) as visit:
         page = visit.open("#/q/letters/dead-letters")
         concerns = page.get_by_role("region", name="What needs attention")
-        shows(concerns).to_contain_text("2 ValueError")
+        shows(concerns).to_contain_text("2 ValueError: v, 1 TimeoutError: t")
         visit.button("Redrive 2 of ValueError").click()
         dialog = page.get_by_role("dialog")
         kinds = dialog.get_by_label("Only error")
@@ -1170,6 +1170,7 @@ def test_a_queue_that_cannot_be_read_at_all_says_why(lake: LakeQueue, visit: Vis
 def test_a_full_disk_is_red_with_its_commands_and_links_to_the_largest_queues(lake: LakeQueue, visiting: Visiting):
     full = {
         "text": "The root's disk is full.",
+        "details": ["bytes: 0.1 MiB of 32 MiB are free", "inodes: 3 of 1,500 are free"],
         "hint": "",
         "steps": [{"command": "lakequeue purge old", "effect": "drops it"}],
         "largest": {"old": 2**21, "new": 2**20},
@@ -1187,6 +1188,7 @@ def test_a_full_disk_is_red_with_its_commands_and_links_to_the_largest_queues(la
         shows(concerns.locator("code")).to_have_text("lakequeue purge old")
         shows(concerns.get_by_role("button", name="Copy")).to_have_count(1)
         shows(concerns.get_by_role("link")).to_have_text(["old", "new", "Runbook"])
+        shows(concerns).to_contain_text("bytes: 0.1 MiB of 32 MiB are free, inodes: 3 of 1,500 are free. ")
         shows(concerns).to_contain_text("The largest queues: old 2 MiB, new 1 MiB")
         lake.create_queue("disk-letters").pause("the disk")
         page.route(
@@ -1194,7 +1196,7 @@ def test_a_full_disk_is_red_with_its_commands_and_links_to_the_largest_queues(la
             lambda route: route.fulfill(json=route.fetch().json() | {"low": True, "full": True, "urgent": False}),
         )
         visit.open("#/q/disk-letters")
-        shows(concerns.get_by_role("heading", name="Needs attention")).to_have_text("Needs attention: 1 warning")
+        shows(concerns.get_by_role("heading", name="Needs attention")).to_have_text("Needs attention: 1 notice")
 
 
 def test_a_queue_has_its_concerns_at_its_head_whatever_the_tab(lake: LakeQueue, visit: Visit):

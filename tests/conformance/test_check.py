@@ -227,25 +227,29 @@ def test_doctor_prints_some_queues_of_each_kind(tmp_path: Path, clock: ManualClo
     lines = [*check.health_lines(health, str)]
     assert len(health.concerns) == 25
     assert sum("a long weekend" in line for line in lines) == check.SHOWN
-    assert "warning: 5 more of paused; --json has all" in lines
+    assert "and 5 more of paused; --json has all" in lines
 
 
 def test_doctor_prints_the_most_urgent_first_each_command_on_a_line(tmp_path: Path) -> None:
     """What it prints of a root with damage, a nearly full disk, a late clock, expiry, and an old pass."""
-    damage = Finding("orders", "local", "0/messages", "a.parquet", "cannot be read", "drops it")
+    damage = Finding("orders", "local", "/a b/q/orders/0/messages", "a.parquet", "cannot be read", "drops it")
     frees = Remedy("lakequeue compact --now 0", "frees"), Remedy("lakequeue purge old", "drops its messages")
     short = Shortage("only 1% is free", steps=frees, largest={"old": 2**21})
     kept = Concern("slow", "expiring", "slow is late", steps=[Remedy("lakequeue peek slow", "shows it")])
     ends = Remedy("py-spy dump --pid 1", "on a shows where"), Remedy("kill 1", "on a ends it")
     stuck = Concern("slow", "stuck", "it hangs", steps=ends)
     health = RootHealth([damage], 1, 1, 3 * 24 * 3600.0, 1_000.0, 1, [], ["late: no disk"], shortage=short)
-    health.concerns = [kept, stuck, attrs.evolve(kept, kind="unread", hint="ask")]
+    paused = Concern("mail", "paused", "mail is paused", notice=True)
+    letters = Concern("dead", "dead letters", "dead has 1", errors={"my.Error": 1}, examples={"my.Error": "no"})
+    health.concerns = [kept, stuck, attrs.evolve(letters, hint="ask"), paused]
     session = Session(prefix="lakequeue --root 'my queues'")
     told = "\n".join(check.health_lines(health, session.pasted))
     assert told.replace("lakequeue --root 'my queues'", "LQ") == (
-        "1 damaged queue, 4 urgent, 2 warnings, the most urgent first\n"
+        "1 damaged queue, 4 urgent, 2 warnings, 1 notice, the most urgent first\n"
+        "  cp -a '/a b/q/orders' COPY  # first, to another disk: a repair cannot be undone\n"
         "  LQ repair --all  # shows what it would do, and asks\n\n"
-        "damage: orders: a.parquet cannot be read\n  in      0/messages/a.parquet\n  repair  drops it\n"
+        "damage: orders: a.parquet cannot be read\n"
+        "  in      /a b/q/orders/0/messages/a.parquet\n  repair  drops it\n"
         "urgent: only 1% is free\n  the largest queues: old 2.0 MiB\n"
         "  LQ compact --now 0  # frees\n  LQ purge old        # drops its messages\n"
         "urgent: the newest commit is 1000.0 s ahead of this clock\n"
@@ -253,20 +257,26 @@ def test_doctor_prints_the_most_urgent_first_each_command_on_a_line(tmp_path: Pa
         "urgent: late: no disk\n"
         "urgent: slow is late\n  LQ peek slow  # shows it\n"
         "warning: it hangs\n  py-spy dump --pid 1  # on a shows where\n  kill 1               # on a ends it\n"
-        "warning: slow is late\n  ask\n  LQ peek slow  # shows it\n"
+        "warning: dead has 1, failed with 1 my.Error\n  my.Error: no\n  ask\n"
+        "notice: mail is paused\n"
     )
+    assert health.notices == ["mail is paused"] and "mail is paused" not in health.warnings
     assert [each for each in health.warnings if "repair --all --clock" in each]
-    health.findings += [attrs.evolve(damage, problem="ends too early", file=None), attrs.evolve(damage, table="1")]
-    health.findings.append(Finding(None, None, "/root/queues", None, "is torn", "goes back"))
+    health.findings += [
+        attrs.evolve(damage, problem="ends too early", file=None),
+        attrs.evolve(damage, table="/a b/q/orders/1/messages"),
+    ]
+    health.findings.append(Finding(None, None, "/a b/queues", None, "is torn", "goes back"))
     lines = [*check.health_lines(health, str)]
-    assert lines[0] == "1 damaged queue, a damaged root, 4 urgent, 2 warnings, the most urgent first"
+    assert lines[0] == "1 damaged queue, a damaged root, 4 urgent, 2 warnings, 1 notice, the most urgent first"
+    assert health.copies is not None and health.copies.command == "cp -a '/a b' COPY"
     named = [line.partition("\n")[0] for line in lines if line.startswith("damage: ")]
-    assert named == ["damage: orders: a.parquet cannot be read", "damage: the root: root/queues is torn"]
+    assert named == ["damage: orders: a.parquet cannot be read", "damage: the root: a b/queues is torn"]
     assert "  lakequeue check orders  # lists 2 more problems of it" in lines
     health.shortage = Shortage("the disk is full", steps=frees, full=True)
     lines = [*check.health_lines(health, str)]
-    assert lines[1].endswith("repair --all  # make room first; it shows what it would do, and asks")
-    assert lines[3] == "urgent: the disk is full" and lines[6].startswith("damage: "), lines
+    assert lines[2].endswith("repair --all  # make room first; it shows what it would do, and asks")
+    assert lines[4] == "urgent: the disk is full" and lines[7].startswith("damage: "), lines
     assert lines.count("urgent: the disk is full") == 1
 
 
@@ -285,7 +295,7 @@ def test_commands_that_doctor_prints_begin_as_its_own_command_line(
     LakeQueue(root, region="eu" if "eu" in given else "local").create_queue("mail").pause("why")
     run = CliRunner(env={"LAKEQUEUE_ROOT": root}).invoke(app, ["doctor", *(each.format(root) for each in given)])
     assert f"\n  {begin.format(root)} resume mail  # ends the pause\n" in run.stdout
-    assert run.stdout.startswith("no damage, 2 warnings, the most urgent first\n\n")
+    assert run.stdout.startswith("no damage, 1 warning, 1 notice, the most urgent first\n\n")
 
 
 def test_doctor_shows_the_longest_handler_of_the_running_consumers(tmp_path: Path) -> None:

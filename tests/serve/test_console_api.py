@@ -188,11 +188,12 @@ def test_dead_letters_are_counted_by_error_for_keys_that_may_read_them(lake: Lak
     pay = lake.create_queue("pay", dead_letter_queue="pay-dead", max_receive_count=1)
     pay.send_batch([SendEntry("a"), SendEntry("b"), SendEntry("b")])
     Consumer(pay, fail).run(until_empty=True)
-    named = ", failed with 2 ValueError, 1 KeyError; lakequeue peek pay-dead shows why"
+    named = ", failed with 2 ValueError, 1 KeyError; ValueError: b; KeyError: 'a'; a redrive runs"
     assert [named in text for text in doctor(lake).warnings] == [True, False]
     with keyed(lake, "ListQueues", "GetQueueAttributes", "ReceiveMessage") as http:
         [concern] = http.get("/console/api/attention").json()["concerns"]
         assert concern["errors"] == {"ValueError": 2, "KeyError": 1}
+        assert concern["examples"] == {"ValueError": "b", "KeyError": "'a'"}
         pay.send("a")
         Consumer(pay, fail).run(until_empty=True)
         clock.advance(31)

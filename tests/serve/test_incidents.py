@@ -33,7 +33,9 @@ def opened(root: Path) -> Iterator[tuple[LakeQueue, Console]]:
 def warned(lake: LakeQueue) -> str:
     """What `lakequeue doctor` says."""
     health = doctor(lake)
-    return "\n".join([*(f"{each.problem}; {each.repair}" for each in health.findings), *health.warnings])
+    return "\n".join(
+        [*(f"{each.problem}; {each.repair}" for each in health.findings), *health.warnings, *health.notices]
+    )
 
 
 def shown(console: Console) -> str:
@@ -72,10 +74,12 @@ def test_a_full_disk(tmp_path: Path) -> None:
         found, compact = console.get("attention"), "lakequeue compact --now 0"
         assert found["full"] and len(found["root"]) == 1, "a compaction needs room first"
         [full] = found["root"]
+        checked = CliRunner().invoke(app, ["--root", lake.root, "doctor"])
+        assert full["details"] == ["bytes: 0.0 MiB of 32 MiB are free"]
+        assert f"fail\n  {full['details'][0]}\n" in checked.output
         assert full["hint"].startswith("Other files fill it: the queues have ") and "old" in full["largest"]
         commands = [step["command"] for step in full["steps"]]
         assert commands[0].startswith("du ") and commands[1:] == [compact, "lakequeue purge old", compact]
-        checked = CliRunner().invoke(app, ["--root", lake.root, "doctor"])
         assert checked.exit_code == 1 and checked.output.startswith("no damage, 1 urgent\n")
         run(lake, "compact", "--now", "0")
         run(lake, "purge", "old", "--yes")
@@ -95,6 +99,13 @@ def test_a_damaged_file(tmp_path: Path) -> None:
         checked = CliRunner().invoke(app, ["--root", lake.root, "doctor"])
         assert checked.exit_code == 1 and f"damage: orders: {file.name} cannot be read" in checked.output
         assert checked.output.startswith("1 damaged queue, 1 warning, the most urgent first\n")
+        copied = file.parent
+        while copied.name != Path(orders._runtime.key).name:
+            copied = copied.parent
+        assert (
+            f"\n  cp -a {copied} COPY  # first, to another disk: a repair cannot be undone\n  lake"
+            in checked.output
+        )
         assert f"\n  lakequeue --root {lake.root} repair --all  # shows what it would do" in checked.output
         repaired = run(lake, "repair", "--all", "--yes")
         assert "lost: 1 message, offset 1" in repaired and "offset 1 was sent at " in repaired
@@ -115,10 +126,14 @@ def test_thirty_dead_letters(tmp_path: Path) -> None:
         pay.receive()
         for told in (warned(lake), shown(console)):
             assert "pay-dead has 30 dead letters of pay" in told
+            assert "a redrive runs handlers of pay again" in told
             assert (
                 "lakequeue peek pay-dead shows why" in told
                 and "lakequeue redrive pay-dead sends them back" in told
             )
+        assert "\n  ConnectionError: the bank does not answer\n" in run(lake, "doctor")
+        [letters] = [each for each in console.get("attention")["concerns"] if each["queue"] == "pay-dead"]
+        assert letters["examples"] == {"ConnectionError": "the bank does not answer"}
         [error] = console.get("queues/pay-dead/errors")["errors"]
         assert (error["error"], error["messages"]) == ("ConnectionError", 30)
         run(lake, "redrive", "pay-dead", "--yes")
@@ -162,5 +177,9 @@ def test_a_forgotten_pause(tmp_path: Path) -> None:
         for told in (warned(lake), shown(console)):
             assert "mail has been paused since " in told and "Z: the migration" in told
             assert "lakequeue resume mail ends the pause" in told
+        run(lake, "compact")
+        assert run(lake, "doctor", "--strict").startswith(
+            "no damage, 1 notice\n\nnotice: mail has been paused since "
+        )
         console.post("queues/mail/resume")
         assert mail.receive()[0].body == "a" and "paused" not in warned(lake)

@@ -13,7 +13,17 @@ from lakequeue.model.clock import MICROS, from_micros, to_micros
 from lakequeue.model.consumer_processes import ConsumerProcess
 from lakequeue.model.pauses import Pause, resumed_at, started
 from lakequeue.operations.advice import Remedy
-from lakequeue.operations.concerns import GROWTH_SECONDS, KINDS, STUCK_SECONDS, UNREAD_SECONDS, Concern, found
+from lakequeue.operations.concerns import (
+    GROWTH_SECONDS,
+    KILLED_SECONDS,
+    KILLED_WITHIN,
+    KINDS,
+    STUCK_SECONDS,
+    UNREAD_SECONDS,
+    Concern,
+    ErrorCount,
+    found,
+)
 from lakequeue.operations.consumers import ActiveConsumer
 from lakequeue.operations.depth import Depth
 from lakequeue.operations.results import QueueCounts
@@ -127,6 +137,41 @@ def test_a_consumer_that_holds_a_message_for_long_may_hang() -> None:
 PROCESS = ConsumerProcess("worker-1", 4711, from_micros(NOW), from_micros(NOW), 0, None)
 
 
+@pytest.mark.parametrize(
+    ("visible", "handler", "receive", "timeout", "kind"),
+    [
+        (3, 301, 301, 30, "notice"),
+        (3, UNREAD_SECONDS, 301, 30, "notice"),
+        (3, UNREAD_SECONDS + 1, UNREAD_SECONDS + 1, 30, "warning"),
+        (3, 300, 300, 30, ""),
+        (0, 301, 301, 30, ""),
+        (3, 301, 20, 30, ""),
+        (3, 20, 301, 30, ""),
+        (3, 400, 400, 41, ""),
+        (3, 411, 411, 41, "notice"),
+    ],
+)
+def test_handlers_are_stuck_sooner_if_all_are_old_and_messages_wait(
+    visible: int, handler: float, receive: float, timeout: float, kind: str
+) -> None:
+    def ago(seconds: float) -> datetime:
+        return from_micros(NOW - round(seconds * MICROS))
+
+    depth = Depth(NOW, QueueCounts(visible, 2, 0, 0, OLD), 0)
+    busy = [attrs.evolve(PROCESS, handlers=1, oldest_handler=ago(seconds)) for seconds in (OLD, handler)]
+    first = max(handler, receive)
+    consumers = [ActiveConsumer("packer", 2, ago(first), ago(receive), [*busy, PROCESS])]
+
+    def concerns(**attributes: object) -> list[Concern]:
+        given = QueueAttributes.create(visibility_timeout=timeout, **attributes)
+        return [each for each in found("orders", given, depth, consumers, (), None) if each.kind == "stuck"]
+
+    stuck = concerns()
+    assert ["notice" if each.notice else "warning" for each in stuck] == ([kind] if kind else [])
+    assert all("; all handlers are slow, and 3 visible messages wait" in each.text for each in stuck)
+    assert concerns(paused="audit") == []
+
+
 def test_the_process_that_hangs_and_its_machine_are_named() -> None:
     received = from_micros(NOW - 2 * STUCK_SECONDS * MICROS)
     depth = Depth(NOW, QueueCounts(0, 1, 0, 0, OLD), 0)
@@ -230,6 +275,19 @@ def test_a_pause_longer_than_the_retention_says_that_messages_have_expired(days:
     assert concern.text.endswith(f": audit{told}")
 
 
+@pytest.mark.parametrize(
+    ("days", "retention", "notice"),
+    [(1, 4 * DAY, True), (1.001, 4 * DAY, False), (0.5, DAY / 4, False), (None, 4 * DAY, False)],
+)
+def test_a_pause_is_a_notice_for_a_day(days: float | None, retention: float, notice: bool) -> None:
+    began = None if days is None else from_micros(NOW - round(days * 86_400 * MICROS))
+    since = None if began is None else started([Pause(None, "audit", None)], (), to_micros(began))
+    attributes = QueueAttributes.create(paused="audit", message_retention_period=retention)
+    attributes = attrs.evolve(attributes, paused_since=since)
+    [concern] = found("orders", attributes, Depth(NOW, QueueCounts(0, 0, 0, 0, None), 0), [], (), None)
+    assert (concern.notice, concern.advice.notice) == (notice, notice)
+
+
 def test_a_pause_says_how_many_messages_wait_and_when_the_first_expires() -> None:
     attributes = QueueAttributes.create(paused="audit")
     [concern] = found("orders", attributes, Depth(NOW, QueueCounts(9, 0, 0, 0, DAY), 0), [], (), None)
@@ -272,6 +330,28 @@ def test_consumers_that_were_killed_are_named_with_their_last_report() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("age", "seen", "runs", "expected"),
+    [
+        (KILLED_SECONDS + 1, 200, False, ["unread"]),
+        (KILLED_SECONDS, 200, False, []),
+        (KILLED_SECONDS + 1, KILLED_WITHIN + 1, False, []),
+        (KILLED_SECONDS + 1, 200, True, []),
+    ],
+)
+def test_a_queue_whose_consumers_were_killed_counts_as_unread_sooner(
+    age: float, seen: int, runs: bool, expected: list[str]
+) -> None:
+    killed = attrs.evolve(PROCESS, seen_at=from_micros(NOW - seen * MICROS))
+    known = [ActiveConsumer("a", 0, None, None, (), [killed])]
+    known += [ActiveConsumer("b", 0, None, None, [PROCESS])] * runs
+    depth = Depth(NOW, QueueCounts(5, 0, 0, 0, age), 0)
+    assert [each.kind for each in found("orders", QueueAttributes.create(), depth, known, (), None)] == expected
+    held = [*known, ActiveConsumer(None, 1, *[from_micros(NOW - MICROS)] * 2)]
+    depth = Depth(NOW, QueueCounts(5, 1, 0, 0, age), 0)
+    assert [*found("orders", QueueAttributes.create(), depth, held, (), None)] == [], "an SQS client receives"
+
+
 def test_what_a_killed_process_holds_is_freed_and_not_looked_into() -> None:
     received = from_micros(NOW - 2 * STUCK_SECONDS * MICROS)
     packer = ActiveConsumer("packer", 1, received, received, (), [PROCESS])
@@ -291,8 +371,17 @@ def test_dead_letters_of_several_errors_have_a_redrive_for_each_frequent_error()
     depth = Depth(NOW, QueueCounts(36, 0, 0, 0, 60.0), 0)
     [concern] = found("pay-dead", QueueAttributes.create(), depth, [], ("pay",), None)
     assert commands(concern) == ["lakequeue peek pay-dead", "lakequeue redrive pay-dead"]
-    assert commands(concern.with_errors({"ValueError": 36})) == commands(concern), "one error: all of them"
-    several = concern.with_errors({"ValueError": 20, "my.Error": 9, "a b": 4, "KeyError": 3})
+    assert commands(concern.with_errors({"ValueError": ErrorCount(36, "")})) == commands(concern), (
+        "one error: all of them"
+    )
+    several = concern.with_errors(
+        {
+            "ValueError": ErrorCount(20, "bad amount"),
+            "my.Error": ErrorCount(9, ""),
+            "a b": ErrorCount(4, ""),
+            "KeyError": ErrorCount(3, "'id'"),
+        }
+    )
     assert [*map(str, several.steps)] == [
         "lakequeue peek pay-dead shows why",
         "lakequeue redrive pay-dead --error ValueError sends 20 of them back",
@@ -301,6 +390,8 @@ def test_dead_letters_of_several_errors_have_a_redrive_for_each_frequent_error()
         "lakequeue redrive pay-dead sends all back, once the causes are fixed",
     ]
     assert "failed with 20 ValueError, 9 my.Error, 4 a b, 3 KeyError" in several.advice.text
+    assert several.advice.details == ["ValueError: bad amount", "KeyError: 'id'"]
+    assert "ValueError: bad amount; KeyError: 'id'; a redrive runs handlers of pay again" in str(several.advice)
 
 
 def test_a_limit_is_doubled_as_far_as_the_profile_allows() -> None:

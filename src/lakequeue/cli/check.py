@@ -44,7 +44,7 @@ def check(ctx: CommandContext, queue: OptionalName = None) -> None:
 
 def doctor(
     ctx: CommandContext,
-    strict: bool = flag(False, "Exit code 1 for warnings, too, for use by monitoring.", "--strict"),
+    strict: bool = flag(False, "Exit code 1 for warnings, too, but not for notices: for monitoring.", "--strict"),
 ) -> None:
     """Check all queues, and report what needs attention. Exit code 1: damage, or a full disk."""
     from rich.console import Group
@@ -56,7 +56,8 @@ def doctor(
     with render.spinner(f"examining {lake.root}"):
         health = entry_verbs.doctor(lake)
     damaged = any(each.damage for each in health.findings)
-    document = {"damaged": damaged, "warnings": health.warnings, **attrs.asdict(health), "versions": versions()}
+    texts = {"warnings": health.warnings, "notices": health.notices}
+    document = {"damaged": damaged, **texts, **attrs.asdict(health), "versions": versions()}
 
     def whole(lines: Iterator[str]) -> Text:  # not wrapped, so that commands can be copied
         return Text("\n".join(lines), no_wrap=True, overflow="ignore")
@@ -71,16 +72,19 @@ def doctor(
 def health_lines(health: RootHealth, pasted: Callable[[str], str]) -> Iterator[str]:
     """Yields the lines of ``doctor``: the verdict, then each problem with a cure, most urgent first."""
     advice, damage = [*health.advice()], _by_place(each for each in health.findings if each.damage)
-    urgent = sum(each.urgent for each in advice)
-    warnings = len(advice) - urgent + sum(not each.damage for each in health.findings)
-    if damage or urgent or warnings:
+    urgent, notices = sum(each.urgent for each in advice), sum(each.notice for each in advice)
+    warnings = len(advice) - urgent - notices + sum(not each.damage for each in health.findings)
+    if damage or advice or warnings:
         found = [*_damaged(damage)] or ["no damage"]
         found += [f"{urgent:,} urgent"] * bool(urgent) + [render.count(warnings, "warning")] * bool(warnings)
-        yield f"{', '.join(found)}{', the most urgent first' if len(damage) + urgent + warnings > 1 else ''}"
+        found += [render.count(notices, "notice")] * bool(notices)
+        several = len(damage) + urgent + warnings + notices > 1
+        yield f"{', '.join(found)}{', the most urgent first' if several else ''}"
     else:
         yield "sound: nothing needs attention"
     full = health.shortage is not None and health.shortage.full
     if damage:
+        yield from _step_lines([] if health.copies is None else [health.copies], pasted)
         first = "make room first; it " * full
         yield f"  {pasted('lakequeue repair --all')}  # {first}shows what it would do, and asks"
     yield ""
@@ -98,7 +102,7 @@ def health_lines(health: RootHealth, pasted: Callable[[str], str]) -> Iterator[s
             yield from _advice_lines(each, pasted)
     for kind, number in of_kind.items():
         if kind and number > SHOWN:
-            yield f"warning: {number - SHOWN:,} more of {kind}; --json has all"
+            yield f"and {number - SHOWN:,} more of {kind}; --json has all"
     yield from (finding_text(each) for each in health.findings if not each.damage)
     if full or advice or health.findings:
         yield ""
@@ -123,7 +127,8 @@ def _damaged(places: Collection[tuple[str | None, str | None]]) -> Iterator[str]
 
 
 def _advice_lines(advice: Advice, pasted: Callable[[str], str]) -> Iterator[str]:
-    yield f"{'urgent' if advice.urgent else 'warning'}: {advice.text}"
+    yield f"{'urgent' if advice.urgent else 'notice' if advice.notice else 'warning'}: {advice.text}"
+    yield from (f"  {detail}" for detail in advice.details)
     if advice.hint:
         yield f"  {advice.hint}"
     yield from _step_lines(advice.steps, pasted)

@@ -121,7 +121,8 @@ def _unmatched(queue: Queue, error: str) -> str:
     found = errors_of(queue)
     if error in found or not found:
         return ""
-    return f": none has the error {error}; there are {', '.join(f'{name} ({n:,})' for name, n in found.items())}"
+    others = ", ".join(f"{name} ({each.messages:,})" for name, each in found.items())
+    return f": none has the error {error}; there are {others}"
 
 
 def _by_target(targets: dict[str, int]) -> str:

@@ -41,6 +41,10 @@ class Advice:
     """True if messages may be lost, or if calls fail."""
     kind: str = ""
     """One of ``concerns.KINDS``; empty for a problem of the root."""
+    notice: bool = False
+    """True if the problem may be intended. ``doctor --strict`` does not fail because of a notice."""
+    details: Sequence[str] = ()
+    """Lines that explain the text, such as an example of each error."""
 
     def __str__(self) -> str:
-        return "; ".join(filter(None, (self.text, cure(self.hint, self.steps))))
+        return "; ".join(filter(None, (self.text, *self.details, cure(self.hint, self.steps))))

@@ -6,6 +6,8 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from textwrap import shorten
+from typing import NamedTuple
 
 import attrs
 
@@ -27,8 +29,17 @@ from lakequeue.storage.catalog import QueueRow
 
 UNREAD_SECONDS = 15 * 60
 """Seconds after which a queue counts as unread: it has visible messages, and nobody receives them."""
+KILLED_SECONDS = 60
+"""Seconds that replace ``UNREAD_SECONDS`` if no consumer runs, and one was killed within ``KILLED_WITHIN``."""
+KILLED_WITHIN = 3600
+"""Maximum seconds since the last report of a killed consumer for ``KILLED_SECONDS``."""
 STUCK_SECONDS = 3600
 """Seconds after which a consumer that holds a message is stuck, unless the visibility timeout is longer."""
+SLOW_SECONDS, SLOW_TIMEOUTS = 300, 10
+"""Seconds, and number of visibility timeouts, after which a handler is slow. It is then stuck, too, if all running
+handlers of the queue are slow, and messages wait."""
+PAUSED_SECONDS = 24 * 3600
+"""Seconds for which a pause is a notice, and no warning."""
 GROWTH_SECONDS = 3600
 LEAST_GROWTH, GROWTH_SHARE = 100, 0.2
 """A queue counts as growing if its visible messages grow in an hour by both this number and this share."""
@@ -43,6 +54,8 @@ LETTERS = 1_000
 """Number of dead letters of a queue, beginning with the newest, whose errors are counted."""
 ERRORS = 5
 """Maximum number of error classes that are listed."""
+EXAMPLE = 100
+"""Maximum number of characters of an error's example."""
 REDRIVEN = 3
 """Maximum number of error classes for which a redrive command is shown."""
 KINDS = (
@@ -79,11 +92,15 @@ class Concern:
     """Name of a stuck consumer without a known process. None for other concerns."""
     errors: Mapping[str, int] = attrs.field(factory=dict)
     """Number of dead letters for each error class. The most frequent class comes first."""
+    examples: Mapping[str, str] = attrs.field(factory=dict)
+    """Text of the newest error of each class in ``errors``, as one line of at most ``EXAMPLE`` characters."""
+    notice: bool = False
+    """True if the concern may be intended. A short pause is an example."""
 
     @property
     def urgency(self) -> int:
-        """Sort key of the concern. More urgent concerns have smaller keys."""
-        return KINDS.index(self.kind)
+        """Sort key of the concern. More urgent concerns have smaller keys, and notices the largest."""
+        return KINDS.index(self.kind) + len(KINDS) * self.notice
 
     @property
     def advice(self) -> Advice:
@@ -91,22 +108,22 @@ class Concern:
         errors = ", ".join(f"{number:,} {error}" for error, number in [*self.errors.items()][:ERRORS])
         more = f" and {len(self.errors) - ERRORS} more" if len(self.errors) > ERRORS else ""
         text = f"{self.text}{errors and f', failed with {errors}{more}'}"
-        return Advice(text, self.hint, self.steps, self.kind in URGENT, self.kind)
+        details = [f"{error}: {self.examples[error]}" for error in [*self.errors][:ERRORS] if self.examples[error]]
+        return Advice(text, self.hint, self.steps, self.kind in URGENT, self.kind, self.notice, details)
 
-    def with_errors(self, errors: Mapping[str, int]) -> Concern:
+    def with_errors(self, found: Mapping[str, ErrorCount]) -> Concern:
         """Returns a copy with the errors of dead letters, and commands that redrive the most frequent of them."""
+        errors = {error: each.messages for error, each in found.items()}
+        named = attrs.evolve(self, errors=errors, examples={error: each.example for error, each in found.items()})
         if len(errors) < 2:
-            return attrs.evolve(self, errors=errors)
+            return named
         peek, redrive = self.steps
         some = [
             Remedy(f"{redrive.command} --error {shlex.quote(error)}", f"sends {number:,} of them back")
             for error, number in [*errors.items()][:REDRIVEN]
         ]
-        return attrs.evolve(
-            self,
-            errors=errors,
-            steps=(peek, *some, Remedy(redrive.command, "sends all back, once the causes are fixed")),
-        )
+        every = Remedy(redrive.command, "sends all back, once the causes are fixed")
+        return attrs.evolve(named, steps=(peek, *some, every))
 
 
 def of_queue(queue: OpenQueue, sources: Sequence[str], before: int | None, running: Running) -> list[Concern]:
@@ -116,7 +133,14 @@ def of_queue(queue: OpenQueue, sources: Sequence[str], before: int | None, runni
     return [each.with_errors(errors_of(queue)) if each.kind == "dead letters" else each for each in concerns]
 
 
-def errors_of(queue: OpenQueue) -> dict[str, int]:
+class ErrorCount(NamedTuple):
+    """Number of dead letters with an error, and the text of the newest such error."""
+
+    messages: int
+    example: str
+
+
+def errors_of(queue: OpenQueue) -> dict[str, ErrorCount]:
     """Counts the newest dead letters by error class, most frequent first. Empty if they cannot be read."""
     try:
         reasons = page(
@@ -125,7 +149,10 @@ def errors_of(queue: OpenQueue) -> dict[str, int]:
         )
     except LakeQueueError:  # damage, which a check reports
         return {}
-    return dict(Counter(reason.error for reason in reasons if reason is not None).most_common())
+    known = [reason for reason in reasons if reason is not None]
+    examples = {reason.error: shorten(reason.text, EXAMPLE, placeholder="…") for reason in reversed(known)}
+    numbers = Counter(reason.error for reason in known).most_common()
+    return {error: ErrorCount(number, examples[error]) for error, number in numbers}
 
 
 def found(
@@ -152,9 +179,9 @@ def found(
         if pause.group is None and counts.visible and not ends:
             wait = f"{counted(counts.visible, 'visible message')} wait{'s' * (counts.visible == 1)}"
             text += f"; {wait}, the first expires in {shown_duration(retention - (counts.oldest_age or 0.0))}"
-        yield Concern(
-            name, "paused", text, steps=steps, brief=what, since=pause.since, reason=reason, group=pause.group
-        )
+        short = pause.since is not None and seconds <= min(PAUSED_SECONDS, retention)
+        concern = Concern(name, "paused", text, steps=steps, brief=what, since=pause.since, reason=reason)
+        yield attrs.evolve(concern, group=pause.group, notice=short)
     age = counts.oldest_age or 0.0
     yield from _expiring(name, attributes, now, sources)
     if sources and now.stored:
@@ -164,8 +191,8 @@ def found(
             Remedy(f"lakequeue peek {quoted}", "shows why"),
             Remedy(f"lakequeue redrive {quoted}", "sends them back, once the cause is fixed"),
         )
-        yield Concern(name, "dead letters", text, "", steps, counted(now.stored, "dead letter"))
-    elif (seconds := unreceived(attributes, now, known)) > UNREAD_SECONDS:
+        yield Concern(name, "dead letters", text, _caution(sources), steps, counted(now.stored, "dead letter"))
+    elif (seconds := unreceived(attributes, now, known)) > _unread_after(now, known):
         yield _unread(name, now, known, seconds)
     elif _has_grown(counts.visible, before) and not attributes.paused:
         text = f"{name} grew from {before:,} to {counted(counts.visible, 'visible message')} within an hour"
@@ -182,6 +209,18 @@ def found(
         )
         yield Concern(name, "undecided", text, hint, steps, f"{counts.undecided:,} undecided")
     yield from _stuck(name, attributes, now, known)
+
+
+def _caution(sources: Sequence[str]) -> str:
+    """Returns what a redrive repeats."""
+    return f"a redrive runs handlers of {', '.join(sources)} again, with all that failed attempts already did"
+
+
+def _unread_after(now: Depth, known: Sequence[ActiveConsumer]) -> float:
+    """Returns the seconds without a receive after which a queue is unread."""
+    since = now.at - KILLED_WITHIN * MICROS
+    killed = any(to_micros(process.seen_at) >= since for each in known for process in each.silent)
+    return KILLED_SECONDS if killed and not any(each.processes for each in known) else UNREAD_SECONDS
 
 
 def _unread(name: str, now: Depth, known: Sequence[ActiveConsumer], seconds: float) -> Concern:
@@ -208,12 +247,16 @@ def _unread(name: str, now: Depth, known: Sequence[ActiveConsumer], seconds: flo
 def _stuck(
     name: str, attributes: QueueAttributes, now: Depth, known: Sequence[ActiveConsumer]
 ) -> Iterator[Concern]:
+    limit = max(STUCK_SECONDS, attributes.visibility_timeout)
+    slow = max(SLOW_SECONDS, SLOW_TIMEOUTS * attributes.visibility_timeout)
+    blocked = not attributes.paused and now.counts.visible > 0 and _all_older(now, known, slow)
+    wait = f"; all handlers are slow, and {counted(now.counts.visible, 'visible message')} wait" * blocked
     for each in known:
         seconds = 0.0 if each.oldest_receive is None else (now.at - to_micros(each.oldest_receive)) / MICROS
-        if seconds > max(STUCK_SECONDS, attributes.visibility_timeout):
+        if seconds > (min(slow, limit) if blocked and each.processes else limit):
             who, lasts = each.consumer or "a consumer without a name", shown_duration(seconds)
             text, brief = (
-                f"{who} has held a message of {name} for {lasts}",
+                f"{who} has held a message of {name} for {lasts}{wait}",
                 f"{who} has held a message for {lasts}",
             )
             if each.silent and not each.processes:
@@ -225,7 +268,16 @@ def _stuck(
                 if others
                 else ""
             )
-            yield Concern(name, "stuck", text, hint, steps, brief, consumer=gone)
+            may_be_slow = seconds <= min(UNREAD_SECONDS, limit)
+            yield Concern(name, "stuck", text, hint, steps, brief, consumer=gone, notice=may_be_slow)
+
+
+def _all_older(now: Depth, known: Sequence[ActiveConsumer], seconds: float) -> bool:
+    """True if a handler runs, and if all running handlers, and all receives of messages in flight, are older."""
+    until = now.at - seconds * MICROS
+    handlers = [process.oldest_handler for each in known for process in each.processes if process.oldest_handler]
+    receives = [each.newest_receive for each in known if each.newest_receive]
+    return bool(handlers) and all(to_micros(each) < until for each in (*handlers, *receives))
 
 
 def unreceived(attributes: QueueAttributes, now: Depth, known: Sequence[ActiveConsumer]) -> float:
@@ -266,7 +318,7 @@ def _expiring(name: str, attributes: QueueAttributes, now: Depth, sources: Seque
     longer = min(2 * retention, longest or 2 * retention)
     keep = Remedy(f"lakequeue set {quoted} --retention {shown_duration(longer)}", "keeps all longer")
     steps = (keep, first) if longer > retention else (first,)
-    yield Concern(name, "expiring", text, steps=steps, brief=brief)
+    yield Concern(name, "expiring", text, _caution(sources) if sources else "", steps, brief)
 
 
 def _look(process: ConsumerProcess) -> Remedy:

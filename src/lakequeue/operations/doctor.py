@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
@@ -30,6 +32,7 @@ from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import Root
 from lakequeue.storage import clock_guard, compaction_notes, layout
 from lakequeue.storage.reserve import missing, space_of
+from lakequeue.storage.roots import local_path
 
 CLOCK_SECONDS = 1.0
 """Seconds by which the newest commit may be ahead of this machine's clock without a warning."""
@@ -91,8 +94,24 @@ class RootHealth:
 
     @property
     def warnings(self) -> list[str]:
-        """Texts of all problems except those in ``findings``, most urgent first."""
-        return [*map(str, self.advice())]
+        """Texts of all problems except notices, and except those in ``findings``, most urgent first."""
+        return [str(each) for each in self.advice() if not each.notice]
+
+    @property
+    def notices(self) -> list[str]:
+        """Texts of problems that may be intended, such as a pause that is younger than a day."""
+        return [str(each) for each in self.advice() if each.notice]
+
+    @property
+    def copies(self) -> Remedy | None:
+        """Command that copies what a repair may change. None without damage, or on an object store."""
+        found = [each for each in self.findings if each.damage]
+        tables = {os.path.dirname(os.path.dirname(each.table)) if each.queue else each.table for each in found}
+        places = [place for place in map(local_path, tables) if place is not None]
+        if not places:
+            return None
+        command = f"cp -a {shlex.quote(os.path.commonpath(places))} COPY"
+        return Remedy(command, "first, to another disk: a repair cannot be undone")
 
     def advice(self) -> Iterator[Advice]:
         """Yields advice on all problems except those in ``findings``, most urgent first."""

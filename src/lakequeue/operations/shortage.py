@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
@@ -46,6 +46,7 @@ class Shortage:
         largest: sizes in bytes of the largest queues, by name. Empty if the shortage is not urgent, or if the
             purge of no queue helps.
         full: True if all calls fail, or all calls except the smallest.
+        causes: what the disk lacks, bytes or files, one line for each. Empty if the shortage is not urgent.
     """
 
     text: str
@@ -53,6 +54,7 @@ class Shortage:
     steps: Sequence[Remedy] = ()
     largest: Mapping[str, int] = attrs.field(factory=dict)
     full: bool = False
+    causes: Sequence[str] = ()
 
     @property
     def urgent(self) -> bool:
@@ -73,7 +75,7 @@ class Shortage:
         """The shortage as advice. The hint also names the largest queues."""
         sizes = ", ".join(f"{name} {size / 2**20:,.1f} MiB" for name, size in self.largest.items())
         hint = "; ".join(filter(None, (self.hint, sizes and f"the largest queues: {sizes}")))
-        return Advice(self.text, hint, self.steps, self.urgent)
+        return Advice(self.text, hint, self.steps, self.urgent, details=self.causes)
 
 
 def shortage(root: Root) -> Shortage | None:
@@ -110,7 +112,15 @@ def of_sizes(space: Space, sizes: Mapping[str, int], mount_point: str, used_up: 
         *_purge(next(iter(sizes)) if matter else None),
     ]
     steps = (du, *freed) if others or used_up else (*freed, du)
-    return Shortage(_text(space), "; ".join(filter(None, hints)), steps, largest, _is_full(space))
+    hint = "; ".join(filter(None, hints))
+    return Shortage(_text(space), hint, steps, largest, _is_full(space), [*_causes(space)])
+
+
+def _causes(space: Space) -> Iterator[str]:
+    if space.lacks_bytes(FREE_BYTES):
+        yield f"bytes: {space.free_bytes / 2**20:,.1f} MiB of {space.size_bytes / 2**20:,.0f} MiB are free"
+    if space.lacks_files(FREE_FILES):
+        yield f"inodes: {space.free_files or 0:,} of {space.size_files:,} are free"
 
 
 def _purge(name: str | None) -> Sequence[Remedy]:

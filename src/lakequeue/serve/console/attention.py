@@ -15,9 +15,11 @@ from lakequeue.client import LakeQueue
 from lakequeue.entry_verbs import (
     COMPACTION_CURE,
     COMPACTION_SECONDS,
+    SLOW_TIMEOUTS,
     Advice,
     Concern,
     Depth,
+    ErrorCount,
     Remedy,
     all_consumers,
     concerns,
@@ -48,8 +50,6 @@ MOST = 200
 """Maximum number of problems in a list."""
 MOST_COUNTED = 20
 """Maximum number of dead-letter queues whose errors are counted. The largest queues come first."""
-SLOW_TIMEOUTS = 10
-"""Number of visibility timeouts after which a receive counts as slow."""
 PAUSE = "SetQueueAttributes"
 """Permission that a pause needs, because ``set_attributes`` can also pause a queue."""
 _NEEDED = {
@@ -72,8 +72,8 @@ class _Seen:
     """Each queue with its depth and consumers, or with the error of reading them."""
     earlier: dict[str, int]
     """Number of visible messages one hour earlier, by queue key."""
-    errors: dict[str, dict[str, int]]
-    """Number of dead letters by queue name and class of error."""
+    errors: dict[str, dict[str, ErrorCount]]
+    """Dead letters by queue name and class of error."""
     schedules: Sequence[Concern] | LakeQueueError
     """Failing or overdue schedules, or the error of reading them."""
     shortage: Shortage | None
@@ -96,7 +96,7 @@ class Attention:
         self._lock = threading.Lock()
         self._seen: _Seen | None = None
         self._stale = False
-        self._errors: dict[str, tuple[tuple[int, int], dict[str, int]]] = {}
+        self._errors: dict[str, tuple[tuple[int, int], dict[str, ErrorCount]]] = {}
 
     def workers(self, caller: Caller) -> list[dict[str, Any]]:
         """Returns all consumers: the oldest receive first, then idle consumers, and killed consumers last."""
@@ -225,7 +225,7 @@ class Attention:
         self._stale |= not damaged
         return damaged
 
-    def _count_errors(self, known: Sequence[tuple[Queue, Any]]) -> dict[str, dict[str, int]]:
+    def _count_errors(self, known: Sequence[tuple[Queue, Any]]) -> dict[str, dict[str, ErrorCount]]:
         """Counts dead letters by queue and class of error. Reuses counts of queues that have not changed."""
         targets = {queue.dead_letter_queue for queue, _ in known}
         full = [
@@ -233,7 +233,7 @@ class Attention:
             for queue, state in known
             if queue.arn in targets and not isinstance(state, LakeQueueError) and state[0].stored
         ]
-        counted: dict[str, tuple[tuple[int, int], dict[str, int]]] = {}
+        counted: dict[str, tuple[tuple[int, int], dict[str, ErrorCount]]] = {}
         for stored, sent, queue in sorted(full, key=lambda each: -each[0])[:MOST_COUNTED]:
             before = self._errors.get(queue.key)
             if before is None or before[0] != (stored, sent):
@@ -243,7 +243,7 @@ class Attention:
         return {queue.name: counted[queue.key][1] for *_, queue in full if queue.key in counted}
 
     @staticmethod
-    def _for(caller: Caller, concern: Concern, errors: dict[str, dict[str, int]]) -> dict[str, Any]:
+    def _for(caller: Caller, concern: Concern, errors: dict[str, dict[str, ErrorCount]]) -> dict[str, Any]:
         if concern.kind == "dead letters" and caller.may("ReceiveMessage", concern.queue):
             concern = concern.with_errors(errors.get(concern.queue, {}))
         since = concern.since and format_instant(concern.since)
@@ -274,10 +274,8 @@ def _check(name: str) -> Remedy:
 
 
 def _of_root(advice: Advice, runbook: str, **more: Any) -> dict[str, Any]:
-    return {"text": advice.text, "hint": advice.hint, "steps": [*map(attrs.asdict, advice.steps)]} | {
-        "runbook": runbook,
-        **more,
-    }
+    known = {"text": advice.text, "details": [*advice.details], "hint": advice.hint, "runbook": runbook}
+    return known | {"steps": [*map(attrs.asdict, advice.steps)], **more}
 
 
 def _may(caller: Caller, concern: Concern) -> list[str]:
@@ -295,4 +293,5 @@ def _space(caller: Caller, short: Shortage | None) -> Iterator[dict[str, Any]]:
     if short is not None:
         short = short if caller.may(ANY, None) else short.without_names()
         text, hint = (f"{part[0].upper()}{part[1:]}." if part else "" for part in (short.text, short.hint))
-        yield _of_root(Advice(text, hint, short.steps), "disk-full", largest=short.largest)
+        advice = Advice(text, hint, short.steps, details=short.causes)
+        yield _of_root(advice, "disk-full", largest=short.largest)

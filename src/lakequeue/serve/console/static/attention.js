@@ -64,10 +64,11 @@ function cureOf({ hint, steps = [], largest = {} }, runbook) {
 }
 
 // The dead letters of each error, which lead to them.
-function errorsOf({ queue, errors = {} }) {
+function errorsOf({ queue, errors = {}, examples = {} }) {
   const found = Object.entries(errors);
   if (!found.length) return null;
-  const links = found.slice(0, ERRORS).map(([error, number], index) => [index ? ", " : "", el("a", { href: lettersHash(queue, error) }, `${number} ${error}`)]);
+  const example = (error) => examples[error] && [": ", el("span", { class: "quiet" }, examples[error])];
+  const links = found.slice(0, ERRORS).map(([error, number], index) => [index ? ", " : "", el("a", { href: lettersHash(queue, error) }, `${number} ${error}`), example(error)]);
   return [" (", links, found.length > ERRORS ? ` and ${found.length - ERRORS} more` : "", ")"];
 }
 
@@ -147,11 +148,12 @@ export function attention(signal, reload, only = null) {
     const queues = new Map();
     for (const each of found.concerns) queues.set(each.queue, [...(queues.get(each.queue) ?? []), each]);
     const bad = found.concerns.filter((each) => KINDS[each.kind][0] === "bad").length + (found.low && found.root.length ? 1 : 0);
-    const others = found.total + found.root.length - bad;
-    const counted = [bad && `${number(bad)} urgent`, others && count(others, "warning")].filter(Boolean).join(", ");
+    const notices = found.concerns.filter((each) => each.notice).length;
+    const others = found.total + found.root.length - bad - notices;
+    const counted = [bad && `${number(bad)} urgent`, others && count(others, "warning"), notices && count(notices, "notice")].filter(Boolean).join(", ");
     setText(heading, counted ? `Needs attention: ${counted}` : "Nothing needs attention");
     const disk = found.full ? "The disk is full" : found.low ? "The disk is nearly full" : "Storage";
-    const storage = found.root.length ? [el("div", { class: `root ${found.full ? "full" : found.low ? "low" : ""}` }, el("h3", {}, disk), el("ul", {}, found.root.map((each) => el("li", {}, each.text, cureOf(each, each.runbook)))))] : [];
+    const storage = found.root.length ? [el("div", { class: `root ${found.full ? "full" : found.low ? "low" : ""}` }, el("h3", {}, disk), el("ul", {}, found.root.map((each) => el("li", {}, each.text, each.details?.length ? ` ${each.details.join(", ")}.` : null, cureOf(each, each.runbook)))))] : [];
     const some = all ? [...queues] : [...queues].slice(0, SHOWN);
     const more = el("button", { type: "button", class: "small", click: () => ((all = true), draw()) }, `Show all ${queues.size} queues`);
     const lines = some.length ? [el("ul", { class: "lines" }, some.map(line)), ...(some.length < queues.size ? [el("p", {}, more)] : [])] : [];
