@@ -124,7 +124,7 @@ def of_face(
 
 
 class Wrapped:
-    """Base of asyncio's classes around a synchronous object. Objects pickled together share their threads."""
+    """Base of the asyncio classes, which wrap a synchronous object. Objects pickled together share threads."""
 
     _sync: Any
 
@@ -206,7 +206,7 @@ def root_of(queue: Queue) -> str:
 
 
 def races(queue: Queue) -> dict[int, tuple[int, int]]:
-    """Returns this process's commits and lost races, by shard."""
+    """Returns the numbers of commits and of lost races of this process, by shard."""
     return queue._runtime.shards[0].shared.races.by_shard()
 
 

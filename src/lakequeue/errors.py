@@ -133,7 +133,7 @@ class QueueDoesNotExist(QueueServiceError):
 
 
 class QueueNameExists(QueueServiceError):
-    """A queue of this name exists with other attributes (QUE-15); on ``cmq``, with any attributes (QUE-16)."""
+    """A queue of this name exists with other attributes (QUE-15), or on profile ``cmq`` with any (QUE-16)."""
 
     legacy_code = "QueueAlreadyExists"
     default_message = "A queue with this name already exists."

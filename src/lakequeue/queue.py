@@ -478,7 +478,7 @@ class Queue(QueueProperties):
         rewind.purge(self._runtime)
 
     def undecided(self) -> list[UndecidedDelivery]:
-        """Returns deliveries that may or may not be in the queue's delivery table, oldest first (TAB-5)."""
+        """Returns deliveries whose rows may or may not be in the queue's delivery table, oldest first (TAB-5)."""
         return deliveries.undecided(self._runtime)
 
     def decide(self, *, delivered: bool) -> int:
@@ -555,7 +555,9 @@ class Queue(QueueProperties):
         attributes.update(self._runtime, update)
 
     def counts(self) -> QueueCounts:
-        """Counts messages by state, exact at one instant per shard. ``doctor`` warns if a shard makes it slow."""
+        """Counts messages by state, exact at one instant per shard. ``doctor`` warns of shards that slow this
+        down.
+        """
         return depth(self._runtime).counts
 
     def priority_counts(self) -> list[QueueCounts]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lakequeue.queue import Queue
 
 BATCHES = 5
-"""Number of batches that lease each message once. Messages that were released need further batches."""
+"""Number of batches that together lease each message once. Released messages need further batches."""
 LEASE_SECONDS = 120
 LOST_BATCH, LOST_SECONDS = 2, 12
 """Number of the batch whose worker is lost, and the batch's visibility timeout in seconds."""

@@ -61,7 +61,9 @@ def rewind(
 
 
 def _within_range(queue: Queue, wanted: Moment) -> tuple[datetime, bool]:
-    """Returns the instant of a rewind. True if a duration reached too far, and became the earliest instant."""
+    """Returns a rewind's instant. Also True if this is the earliest instant, because a duration reached too
+    far.
+    """
     instant, attributes = wanted.instant(queue.clock), queue.attributes()
     earliest = queue.min_rewind_time
     reach = min(attributes["rewind_range"], attributes["message_retention_period"])

@@ -134,7 +134,9 @@ def chosen(where: str | None, parameters: list[str] | None, error: str | None) -
 
 
 def parse_pairs(texts: Iterable[str] | None, what: str, secret: bool = False) -> dict[str, str]:
-    """Parses texts NAME=VALUE. Refuses a repeated name; with ``secret``, takes the last and hides values."""
+    """Parses texts NAME=VALUE. Refuses a repeated name; with ``secret``, its last value counts, and none is
+    shown.
+    """
     found: dict[str, str] = {}
     for text in texts or ():
         name, equals, value = text.partition("=")

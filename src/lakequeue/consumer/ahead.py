@@ -52,7 +52,7 @@ class Ahead:
         self.resize(hands)
 
     def resize(self, hands: int) -> None:
-        """Changes how many messages are in handlers at a time. Forgets the durations of handlers."""
+        """Changes the maximum number of messages in handlers. Forgets the durations of handlers."""
         self._hands = hands
         self._took: deque[int] = deque(maxlen=2 * hands)
         self._last = hands

@@ -278,7 +278,7 @@ class Consumer:
 
     @property
     def unended(self) -> int:
-        """Number of messages of the last run whose handlers had not ended at its end; 0 during a run."""
+        """Number of messages whose handlers had not ended when the last run ended; 0 during a run."""
         return sum(loop.unended for loop in self._loops)
 
     @property

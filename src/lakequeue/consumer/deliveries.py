@@ -43,7 +43,7 @@ _LONGEST_WAIT = 20 * MICROS
 _log = logging.getLogger("lakequeue")
 
 _Ends = dict[str, tuple[Outcome, BaseException | None]]
-"""Maps the receipt handle of a message to its outcome, and to the error or None."""
+"""Outcome and error of each message, by receipt handle. The error is None if there was no error."""
 
 
 @attrs.define(eq=False)

@@ -171,7 +171,7 @@ def checked_outcome(result: object) -> Outcome:
 
 
 def results_of(result: object, count: int) -> Sequence[object]:
-    """Returns the result for each message. One result counts for all. Raises TypeError for too few or too many."""
+    """Returns a result for each message. A single result counts for all. Raises TypeError for a wrong number."""
     if not isinstance(result, list | tuple):
         return [result] * count
     if len(result) == count:

@@ -9,7 +9,8 @@ from lakequeue.consumer.jobs import Turn
 
 
 class Line:
-    """The turns of a pool, in order. Each turn has a message to begin, or had one when a hand last asked for work.
+    """The turns of a pool, in order. Each turn has a message to begin, unless this message has ended since a hand
+    last asked for work.
 
     Args:
         is_again: returns True for a turn that begins before turns with a first receive.

@@ -37,7 +37,7 @@ def running_calls(consumer: Consumer) -> Iterator[str]:
 
 
 def _frames(coroutine: Any, running: FrameType | None) -> Iterable[tuple[FrameType, int]]:
-    """Returns the frames of a suspended coroutine, or of a thread. The innermost frame comes last."""
+    """Returns the frames of a suspended coroutine, or else of a thread. The innermost frame comes last."""
     waiting: list[tuple[FrameType, int]] = []
     while (frame := getattr(coroutine, "cr_frame", None)) is not None and not coroutine.cr_running:
         waiting.append((frame, frame.f_lineno))

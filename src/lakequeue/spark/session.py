@@ -227,7 +227,7 @@ IN_SPARK = (
 
 
 def excluded(scheme: str) -> tuple[str, ...]:
-    """Returns the dependencies of Delta's jar, and of a URI scheme's packages, that no session needs."""
+    """Returns dependencies that no session needs: of Delta's jar, and of the packages for a URI scheme."""
     return (*IN_SPARK, *(PROVIDERS[scheme].excluded if scheme else ()))
 
 
