@@ -398,8 +398,10 @@ def test_a_second_signal_ends_a_server_that_is_the_first_process(start: Start, o
     assert read(process.stderr).startswith("console: ")
     slow = socket.create_connection(("127.0.0.1", port), 30)
     slow.sendall(
-        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\nX-Amz-Target: AmazonSQS.ListQueues\r\n\r\n{"
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\nExpect: 100-continue\r\n"
+        b"X-Amz-Target: AmazonSQS.ListQueues\r\n\r\n{"
     )
+    assert slow.recv(25).startswith(b"HTTP/1.1 100 ")  # else the first signal may find no request
     first = inside(process)
     while process.poll() is None:
         with suppress(ProcessLookupError):
