@@ -207,7 +207,6 @@ class Pool:
         return self.rules.batch > 1 and bool(turn.jobs) and turn.jobs[0].context.message.receive_count > 1
 
     def _go_on(self, turn: Turn) -> None:
-        """Lets the next message of a group begin after a message has ended. Does nothing without a group."""
         if turn.group is not None:
             self.line.go_on(turn)
             self.hungry = False
@@ -265,7 +264,7 @@ class Pool:
         return Done(job, handle=again[-1].handle) if again else Done(job, hold=hold)
 
     def _until(self, hold: Hold | None, now: int, longest: int) -> int:
-        """Returns until when a handled message may wait for other messages to settle; 0 if it may not wait."""
+        """Returns the instant until which a handled message may wait for other messages; 0 if it may not wait."""
         if not self.rules.linger or hold is None or hold.failed or hold.timeout <= 0:
             return 0
         longest = min(longest, (hold.visible_at - now) // 3)
@@ -301,7 +300,6 @@ class Pool:
         self._behind += jobs
 
     def _return(self, jobs: Sequence[Job]) -> None:
-        """Gives back messages that no handler has begun."""
         if jobs:
             self._do(events.GiveBack([job.handle for job in jobs if not job.context.lost]))
             self._forget(jobs)
@@ -420,7 +418,7 @@ class Pool:
     # --- renewal
 
     def _renewal(self, event: holds.Event) -> None:
-        """Passes an event to the renewal of receipts. Informs the handlers of messages with lost receipts."""
+        """Passes an event to the renewal of receipts. Informs handlers whose messages have lost their receipts."""
         releases = [done for done in self._done if self._would_be_hidden(done)]
         for action in self.holds.on(event, self._now):
             if isinstance(action, holds.ReceiptsLost):
@@ -536,6 +534,5 @@ class Pool:
             self._do(events.WakeHands(released))
 
     def _end_claims(self) -> None:
-        """Frees all hands that were kept for last receives, because nothing is claimed for now."""
         self.claim, self._asked = None, self._kept
         self._release_hands()

@@ -48,7 +48,7 @@ class Caller(Protocol):
         """Returns True if the caller may do an SQS action. ``queue`` is None for an action on no single queue."""
 
     def may_on_any_queue(self, action: str) -> bool:
-        """Returns True if the caller may do the action on queues with some name, even if no such queue exists."""
+        """Returns True if the caller may do the action on at least one name of a queue, existing or not."""
 
 
 class PendingAuthentication(Protocol):

@@ -471,7 +471,9 @@ class ConsoleApi:
 
 
 def _redrive_condition(caller: Caller, name: str, given: Parameters) -> Condition | None:
-    """Returns a redrive's condition, or None. Requires ReceiveMessage, because the count reveals bodies."""
+    """Returns a redrive's condition, or None. Requires ReceiveMessage, because a count of matches reveals
+    bodies.
+    """
     ids = given.message_ids() if "ids" in given else None
     where = given.condition()
     require(caller, "ReceiveMessage", name)
