@@ -178,7 +178,7 @@ class Actions:
         return self._queues.get(queue_name(url))
 
     def reopened(self, queue: Queue) -> Queue:
-        """Opens a queue again after its deletion: the new queue of this name."""
+        """Opens the new queue that has the name of a deleted queue."""
         self._queues.pop(queue.name, None)
         return self.queue(queue.name)
 

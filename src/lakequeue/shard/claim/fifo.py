@@ -155,7 +155,7 @@ class Groups:
         return joined(found)
 
     def placed(self) -> None:
-        """Puts the groups back into the heap from which the last ``pick`` took messages."""
+        """Puts groups back into the heap after ``pick`` has taken messages from them."""
         for group in self._picked:
             self._place(group)
         self._picked, self._open = [], {}
@@ -198,7 +198,7 @@ class Groups:
             self._wait(group, head)
 
     def _resume(self, group: str, offset: int) -> None:
-        """Lets the current claim continue a group at ``offset`` if this message is available. Else ends it."""
+        """Continues a group in the current claim if the message at ``offset`` is available. Else ends its turn."""
         if offset in self._shard.available:
             self._open[group] = offset
             self._wait(group, offset)

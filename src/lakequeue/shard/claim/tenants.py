@@ -115,7 +115,7 @@ class Tenants:
         self._by_age: list[tuple[int, int, str]] = []
 
     def add(self, spans: Sequence[Span]) -> None:
-        """Adds messages that may have become available to their groups."""
+        """Adds messages to their groups, because the messages may have become available."""
         changed = set()
         for group, piece in self._shard.log.groups(spans):
             self._count += 1
