@@ -1,4 +1,4 @@
-"""The catalog: the table ``queues``, which has a row for each queue incarnation."""
+"""The catalog of a root: the table ``queues``. Each row describes a queue, or a deleted queue."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ _T = TypeVar("_T")
 
 @attrs.frozen
 class QueueRow:
-    """A queue incarnation. Instants are in microseconds. Attributes have their wire names."""
+    """A row of the catalog, which describes one incarnation of a queue: a queue that was deleted and created again
+    has two rows. Instants are in microseconds. Attributes have their wire names.
+    """
 
     name: str
     region: str
@@ -59,7 +61,7 @@ class QueueRow:
     attributes_version: int = 1
     tags: Mapping[str, str] = attrs.field(factory=dict)
     move_tasks: str | None = None
-    """Redrives that were requested over HTTP, as JSON for the server."""
+    """Redrives that were requested over HTTP, stored as JSON for the server."""
     deleted_at: int | None = None
     layout_version: int = layout.LAYOUT_VERSION
 
@@ -125,7 +127,7 @@ class Catalog:
         return self._living.get((region, name))
 
     def incarnation(self, key: str) -> QueueRow | None:
-        """Returns the row of a queue incarnation. Returns None if the catalog has no such row."""
+        """Returns the row with this queue key, even if the queue was deleted. None if there is no such row."""
         self.rows()
         return self._by_key.get(key)
 
@@ -143,7 +145,7 @@ class Catalog:
         return transact(self._open(), lambda _: decide(), busy=busy).value
 
     def put(self, rows: Sequence[QueueRow], fence: Ids, value: _T) -> Change[_T]:
-        """Returns a change that writes ``rows`` and has the value ``value``. See ``fence`` for the argument."""
+        """Returns a change that writes ``rows`` and has the value ``value``. For the argument, see ``fence``."""
         return self._merge(rows, fence, "put", value)
 
     def remove(self, row: QueueRow) -> Change[None]:

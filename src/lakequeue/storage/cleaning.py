@@ -37,14 +37,14 @@ PATIENCE = 5.0
 _BATCH = 100
 """Maximum number of files to remove before the lock is released, because commits wait for the lock."""
 _NEEDED = "_needed"
-"""Directory for the lists that ``vacuum`` writes. A list names the files that the table needed at that time."""
+"""Directory for the lists that ``vacuum`` writes. A list names the files that were needed when it was written."""
 _LISTS = 8
 """Approximate number of lists that the directory ``_NEEDED`` keeps."""
 _PINS = "_pinned"
-"""Name of an empty file. The time of the file is the time of the last call of ``pin_files``."""
+"""Name of the file whose time shows when ``pin_files`` was called last."""
 _BULK = "bulk/"
 _WAITING = {_BULK: 3600 * layout.PINNED_HOURS, "sent/": 60}
-"""Seconds for which files of a directory are kept before their commit; see ``staged_files``, ``staged_sends``."""
+"""Seconds for which files that are not committed yet are kept, by directory; see ``staged_files``."""
 _log = logging.getLogger("lakequeue")
 
 
@@ -57,7 +57,7 @@ def pin_files(messages: Folder) -> None:
 
 
 def vacuum_if_busy(table: Table, retention: layout.Retention) -> None:
-    """Starts a due ``vacuum`` of a local table in a thread, every ``VACUUM_EVERY`` commits. Never fails."""
+    """Every ``VACUUM_EVERY`` commits to a local table, calls ``vacuum`` in a thread if it is due. Never fails."""
     if table.folder.local is not None and table.version % VACUUM_EVERY == 0:
         threading.Thread(target=_vacuum_if_due, args=(table, retention), name=VACUUMING).start()
 
@@ -182,7 +182,7 @@ def _kept_seconds(folder: Folder, retention: layout.Retention) -> float:
 
 
 def trim(table: Table, retention: layout.Retention) -> Freed:
-    """Writes a due checkpoint, and removes old log entries. Returns the number and size of removed files."""
+    """Writes a checkpoint if it is due, and removes old log entries. Returns the removed number and size."""
     table.refresh()
     if wants_checkpoint(table.folder, table.version, retention):
         with committing(table.path, exclusive=table.commits_alone, patience=PATIENCE):

@@ -1,4 +1,6 @@
-"""Notes of the compactor about queues without work. A pass skips an unchanged queue that has a recent note."""
+"""Notes of the compactor about queues in which it found nothing to do. A pass skips an unchanged queue that has a
+recent note.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ class Note:
     at: int
     """Instant of the last whole pass."""
     stands_until: int | None
-    """Instant until which the depth is valid. Then a delay, a timeout or the retention time ends. None: always."""
+    """Instant until which the noted depth is valid. Then a delay, a timeout or the retention time ends. None if
+    the depth stays valid.
+    """
     depth: Mapping[str, Any]
     """The queue's depth at the last whole pass, as the fields of a ``StatsRow``."""
 

@@ -152,7 +152,7 @@ class Listing:
 
 
 def listed(folder: Folder, after: str | None = None) -> Listing:
-    """Lists a log. With ``after``, lists only names that sort after ``after``."""
+    """Lists the entries and checkpoints of a log. If ``after`` is given, omits names that sort before it."""
     kinds: dict[str, dict[int, ListedFile]] = {"json": {}, "checkpoint.parquet": {}}
     for file in folder.files(LOG, after):
         match = _LOG_FILE.fullmatch(file.name.rpartition("/")[2])
@@ -302,12 +302,12 @@ class TableState:
         return next((file.name for file in reversed(self.live.values())), None)
 
     def leads_to(self, entry: Entry) -> bool:
-        """False if ``entry``, of the next version, was written on top of another entry than this (DUR-86)."""
+        """False if the next version's ``entry`` was written after another entry than this version's (DUR-86)."""
         return None in (entry.base, self.token) or self.token in (entry.base, REPAIRED)
 
 
 def is_left_over(folder: Folder, found: Entry | TableState) -> bool:
-    """True if a restore of the table left an old entry or state behind, whose newest file is gone (DUR-86)."""
+    """True if an entry or state is left over from before a restore, as its newest file is gone (DUR-86)."""
     if folder.local is None or found.newest is None:
         return False
     try:

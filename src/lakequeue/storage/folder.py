@@ -64,7 +64,9 @@ class Freed:
 
 
 Mark: TypeAlias = tuple[int | str | None, ...]
-"""Tells a file from earlier files of its name: by size, time, inode on disks; size, ETag on object stores."""
+"""Identity of a file, which differs for a later file of the same name. Consists of size, time and inode on disks,
+and of size and ETag on object stores.
+"""
 
 
 class ListedFile(NamedTuple):
@@ -127,7 +129,7 @@ class _BaseFolder(ABC):
             raise
 
     def rows(self, name: str, size: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """Returns columns of a Parquet file. None returns all columns. Raises the errors of ``parquet``."""
+        """Returns the rows of a Parquet file, with some columns or with all. Raises the errors of ``parquet``."""
         with self.parquet(name, size) as file:
             return file.read(columns, use_threads=False)
 

@@ -138,7 +138,7 @@ TRACKED = pa.list_(
         ]
     )
 )
-"""For each tracked send, its offsets, and the number of its messages that ended in each way, as ``deleted``."""
+"""For each tracked send: its offsets, and how many messages ended in each way, such as ``deleted``."""
 HEAD = pa.struct(
     [
         ("epoch", pa.int64()),
@@ -328,7 +328,7 @@ CLOCK_ID = "clock"
 FILES_ID = "files"
 """Application id on ``messages``. Its version counts how often segments were merged or dropped."""
 FORGOTTEN_ID = "forgotten"
-"""Application id on ``messages``. Its version is the newest ledger epoch for which bodies were removed."""
+"""Application id on ``messages``. Its version is the ledger epoch at which bodies were last removed."""
 EMPTYING_ID = "emptying"
 """Application id on ``messages``. Its version is a random number, which identifies the last removal of bodies."""
 ATTRIBUTES_ID = "attributes"
@@ -345,7 +345,7 @@ TURN_ID = "turn"
 
 
 def stats_id(key: str) -> str:
-    """Returns an application id on ``stats``. Its version is the minute of the last row, counted from 1970."""
+    """Returns an application id on ``stats``. Its version is the minute of the last row, in minutes since 1970."""
     return f"stats-{key}"
 
 

@@ -1,4 +1,6 @@
-"""The ledger of a shard: converts rows of ``receipts`` to runs and a head. The epoch grows with each commit."""
+"""The ledger of a shard, which holds the state of its messages. Converts rows of ``receipts`` to runs and a head.
+The epoch grows with each commit.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +118,7 @@ class Ledger:
         return self.machine(log)
 
     def is_current(self, machine: ShardMachine) -> bool:
-        """True if ``machine``, which ``machine()`` has built last, has the state of the loaded snapshot."""
+        """True if the loaded snapshot still has the state of ``machine``, the result of the last ``machine()``."""
         return self.epoch == machine.epoch and self._lineage is self.table.lineage
 
     def rows(self) -> tuple[Head, pa.Table]:
@@ -235,7 +237,7 @@ class Ledger:
 
 
 def _each_once(rows: pa.Table) -> pa.Table:
-    """Drops repeated rows, which occur if another program has compacted the table twice at a time."""
+    """Drops repeated rows, which two simultaneous compactions by another program leave."""
     places = {repr(row): place for place, row in enumerate(rows.to_pylist())}
     return rows if len(places) == len(rows) else rows.take(list(places.values()))
 
@@ -247,7 +249,7 @@ def check_head(head: Head, end: int, table: str) -> None:
 
 
 def put_back(epoch: int, forgotten: int) -> str:
-    """Returns the error text for a ledger that was restored from a backup, while its log has lost bodies since."""
+    """Returns the error text for a ledger from a backup, if bodies were removed from its log after the backup."""
     by = f"epoch {forgotten}" if forgotten > epoch else "another ledger"
     problem = f"is of epoch {epoch}, and its log was emptied by {by}"
     return f"{problem}: it was put back, and `lakequeue repair` repairs it"
@@ -270,7 +272,7 @@ def ledger_files(head: Head, runs: Sequence[Run], history: Sequence[Run]) -> lis
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Stops Python's garbage collector during the block, where it would take half of the time."""
+    """Stops Python's garbage collector during the block, which would take twice as long otherwise."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -41,7 +41,7 @@ def _split(table: str) -> tuple[str, str]:
 
 
 def open_folder(root: str, name: str) -> int:
-    """Opens a directory below a root. Returns its descriptor. Raises FileNotFoundError for a link on the way."""
+    """Opens a directory below a root. Returns its descriptor. Raises FileNotFoundError if the path has a link."""
     try:
         return _opened(root, name)
     except OSError as error:
@@ -84,7 +84,7 @@ def _folder(path: str, descriptor: int | None) -> Iterator[int]:
 
 
 def touch(folder: str, name: str) -> None:
-    """Sets a file's time to now, or creates the file. The superuser skips directories of other users."""
+    """Sets a file's time to now, or creates the file. As superuser, skips other users' directories."""
     if os.geteuid() == 0 != os.stat(folder).st_uid:
         return
     stamp(f"{folder}/{name}", create=True)

@@ -21,7 +21,7 @@ from lakequeue.storage.folder import Freed
 from lakequeue.storage.store_failures import first_line
 
 ScheduleChange = Callable[[Sequence[Schedule]], Mapping[str, Schedule | None]]
-"""Function that gets all schedules, and returns those to change by id. None removes a schedule."""
+"""Function that gets all schedules, and returns the changed schedules by id. None removes a schedule."""
 
 
 class ScheduleTable:

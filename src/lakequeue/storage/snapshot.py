@@ -33,7 +33,7 @@ _log = logging.getLogger("lakequeue")
 _ONE_BY_ONE = 2
 """Maximum number of new entries that are read without listing the log, on an object store."""
 _CONFIRMED, _IDLE = 1.0, 60.0
-"""Seconds after which a log on an object store is checked for replacement: a growing log, and an idle log."""
+"""Seconds between checks that a log on an object store was not replaced: for growing logs, and for idle logs."""
 _LEARNED = 100
 """Maximum number of entries that ``learn`` stores, and maximum number of newest entries that stay in memory."""
 _ANCHORS = (0.3, 5.0)
@@ -161,7 +161,7 @@ class Snapshot(TableState):
         """The entry up to which the log of an object store was last compared with this snapshot."""
 
     def follow(self, most: float = math.inf, at_once: int = 1) -> bool:
-        """Applies new commits. Returns True if some were read from storage, not stored by ``learn``.
+        """Applies new commits. Returns True if it read any from storage, besides those that ``learn`` had stored.
 
         Args:
             most: maximum number of commits to apply, unless the log is listed.
@@ -192,12 +192,12 @@ class Snapshot(TableState):
         return self.version > base.version
 
     def _expect_end(self, send: int) -> None:
-        """Raises DamagedTable if the log's end is before ``send``, as new messages got used offsets (DUR-85)."""
+        """Raises DamagedTable if the log ends before ``send``: two messages may have the same offset (DUR-85)."""
         if self.transactions.get(layout.SEND_ID, 0) < send:
             raise DamagedTable(self._folder.uri, None, f"offsets below {layout.end_of(send)} were given twice")
 
     def _step_on(self, check_at: float | None, most: float, at_once: int, base: _EntryId) -> None:
-        """Applies up to ``most`` commits. Before the commit with the number ``check_at``, checks ``base``."""
+        """Applies up to ``most`` commits. After ``check_at`` commits, checks that the log still has ``base``."""
         followed = 0
         while followed < most:
             if self._folder.local is None and followed >= _ONE_BY_ONE:
@@ -251,7 +251,7 @@ class Snapshot(TableState):
         self._young_until = time.monotonic() + 2 * _ANCHORS[1]
 
     def is_anchored(self, folder: LocalFolder) -> bool:
-        """False if entries of a local log are missing that were not trimmed: an anchor, or one of the first."""
+        """False if a local log lacks an anchor or one of its first entries, although they were not trimmed."""
         known = [anchor.version for anchor in self._anchors]
         known += self._first if time.monotonic() < self._young_until else ()
         for anchor in self._anchors:

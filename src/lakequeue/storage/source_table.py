@@ -28,7 +28,7 @@ _FEATURES = {
     *("appendOnly", "invariants", "columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint"),
     *("vacuumProtocolCheck", "typeWidening", "typeWidening-preview"),
 }
-"""Reader features of source tables that a relay supports or need not know."""
+"""Reader features of source tables that a relay supports, or that make no difference to a relay."""
 _FEED, _IN_COMMIT_TIMES = "delta.enableChangeDataFeed", "delta.enableInCommitTimestamps"
 
 

@@ -156,7 +156,7 @@ class Store:
 
     @property
     def public_options(self) -> dict[str, str]:
-        """The portable options that are safe to show: no secrets, and no URLs that may contain a secret."""
+        """The portable options, except secrets and URLs that may contain a secret."""
         if local_path(self.root) is not None:
             return {}
         return {
@@ -199,7 +199,7 @@ class Store:
             self.check_mount()
 
     def check_creates(self) -> None:
-        """Raises QueueClientError if the storage cannot refuse to overwrite a file, as commits would be lost."""
+        """Raises QueueClientError if the storage overwrites files on creation, because commits would be lost."""
         folder, name = self._folder, f"{CHECKS}/{uuid.uuid4().hex}"
         if folder.local is not None:
             return

@@ -88,7 +88,7 @@ def _sorted(rows: pa.Table) -> Iterator[pa.RecordBatch]:
 FILE = 256 << 20
 """Approximate bytes of rows in one file of a standard queue. With several shards, files are smaller."""
 _ROWS_OF_A_PARTITION = 33
-"""Number of bits for a row's position in its partition. In a row number, the partition has the higher bits."""
+"""Number of low bits of a row number that hold the row's position. The higher bits hold the partition."""
 
 
 @attrs.frozen

@@ -56,7 +56,7 @@ def columns_of(schema: pa.Schema) -> list[tuple[str, str]]:
 
 
 def type_name(type_: pa.DataType) -> str:
-    """Returns the name that Spark gives to an Arrow type. Without one, returns Arrow's name of the type."""
+    """Returns Spark's name of an Arrow type, or Arrow's name if Spark has no name for the type."""
     if pa.types.is_dictionary(type_):
         return type_name(type_.value_type)
     if pa.types.is_map(type_):
@@ -171,7 +171,7 @@ def _attributes(column: pa.Array) -> pa.MapArray:
 
 _REFUSED = r"[\x00-\x08\x0B\x0C\x0E-\x1F\x{FFFE}\x{FFFF}]"
 ALLOWED = r"[\t\n\r\x20-\x{D7FF}\x{E000}-\x{FFFD}\x{10000}-\x{10FFFF}]"
-"""Regular expression that matches one character, if messages may contain this character."""
+"""Regular expression for a single character that messages may contain."""
 _ALLOWED_CONTROLS = (0x09, 0x0A, 0x0D)
 _FIRST_BYTE_OF_NONCHARACTERS = 0xEF
 
@@ -202,7 +202,7 @@ _TYPE = r"^(String|Number|Binary)(\.[^\x00-\x1f]+)?$"
 
 
 def broken_rows(rows: pa.RecordBatch, given: Collection[str], rules: RowRules) -> dict[str, pa.Array]:
-    """Returns a mask of the rows that break a rule, for each broken rule. ``given`` names the sent columns."""
+    """Returns a mask of the wrong rows for each broken rule. ``given`` names the columns that the caller sent."""
     found = {rule.name: _CONDITIONS[rule.name](rows, given, rules) for rule in rules.of(given)}
     return {name: which for name, which in found.items() if pc.any(which).as_py()}
 

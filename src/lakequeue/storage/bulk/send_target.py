@@ -28,7 +28,7 @@ class BulkShards(Protocol):
         ...
 
     def holding(self, shard: int) -> AbstractContextManager[None]:
-        """Lets small sends of this process to a shard wait during the block."""
+        """Makes small sends of this process to a shard wait until the block ends."""
         ...
 
     def purged(self, shard: int) -> int:
@@ -36,7 +36,7 @@ class BulkShards(Protocol):
         ...
 
     def committed(self, shard: int, lost_races: int) -> None:
-        """Adds a commit to a shard, and the races that the commit has lost before, to this process's counts."""
+        """Counts a commit to a shard, and the races that were lost before this commit."""
         ...
 
     def check_clock(self, shard: int, instant: int, last: int, table: Table) -> Mapping[str, int]:

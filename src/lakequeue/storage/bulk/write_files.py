@@ -32,7 +32,7 @@ def case_matters(spark: SparkSession) -> bool:
 
 
 def respelled(df: DataFrame, order_by: str | None) -> tuple[DataFrame, str | None]:
-    """Gives columns the upper and lower case of ``messages`` if the session ignores case. Also ``order_by``."""
+    """Gives columns and ``order_by`` the upper and lower case of ``messages``, if the session ignores case."""
     if case_matters(df.sparkSession):
         return df, order_by
     names, order_by = spelled(df.columns, order_by)
@@ -126,7 +126,7 @@ def _tasks(spark: SparkSession) -> int:
 
 
 def repartition_by_number(spark: SparkSession, df: DataFrame, count: int, number: Column) -> DataFrame:
-    """Divides the rows into ``count`` partitions. The column ``number`` says to which one a row belongs."""
+    """Divides the rows into ``count`` partitions. The column ``number`` has the number of each row's partition."""
     from pyspark.sql import functions as F
 
     if hasattr(df, "repartitionById"):  # since Spark 4.1

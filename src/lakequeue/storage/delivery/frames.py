@@ -190,7 +190,7 @@ class FrameRows:
         return TaskFiles(files, sum(part.rows for part in parts), columns)
 
     def _run(self, writer: RowsTask, snapshot: DeltaDeliverySnapshot) -> Sequence[Any]:
-        """Lets Spark's tasks run ``writer``. Returns a ``TaskFiles`` or an error for each task."""
+        """Runs ``writer`` in Spark's tasks. Returns a ``TaskFiles`` or an error for each task."""
         spelled = {self._known(name): name for name in snapshot.schema.names}
         df = self._df.toDF(*(spelled.get(self._known(name), name) for name in self._df.columns))
         with quiet_about_pandas():
@@ -198,7 +198,7 @@ class FrameRows:
 
 
 def first_entry(snapshot: DeltaDeliverySnapshot, columns: str) -> str:
-    """Returns the first log entry of an empty delivery table. ``columns``: the schema as JSON."""
+    """Returns the first log entry of an empty delivery table, whose schema is ``columns``, as JSON."""
     protocol, metadata = snapshot.handle.protocol(), snapshot.handle.metadata()
     versions: dict[str, Any] = {
         "minReaderVersion": protocol.min_reader_version,

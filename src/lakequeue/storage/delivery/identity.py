@@ -31,5 +31,5 @@ class DeliveryIdentity:
 
     @property
     def block(self) -> int:
-        """Version that a block gives to the application id. A block makes the commit of the rows fail."""
+        """Version that a block gives to the application id. A block is a commit that keeps the rows out."""
         return 2 * self.number + 1

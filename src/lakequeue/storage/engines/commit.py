@@ -24,9 +24,9 @@ from lakequeue.storage.store_failures import first_line, unanswered_version
 OLDEST_BASE = 1.0
 """Seconds after which a commit to an object store checks the log again. See docs/internals/fence.md."""
 LONG_COMMIT = 600.0
-"""A commit that took more seconds searches the log for its token, as its process may have been suspended."""
+"""Seconds after which a commit searches the log for its token, as its process may have been suspended."""
 TRIM_EVERY = 100
-"""A local log is trimmed each time after this number of commits."""
+"""Number of commits after which a local log is trimmed again."""
 _UNANSWERED = 2
 """Maximum number of repeats of a commit for which storage gave no answer. Any attempt may still succeed."""
 _T_co = TypeVar("_T_co", covariant=True)

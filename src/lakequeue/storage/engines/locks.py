@@ -1,4 +1,4 @@
-"""The commit lock of a table on a local disk. Threads and processes share it. Object stores need no lock.
+"""The commit lock of a table on a local disk, for threads and processes. Object stores need no lock.
 
 A commit of the point engine takes the lock shared. The removal of files takes the lock exclusively, and so does a
 commit through Spark, which may overwrite another commit on ``file://``.

@@ -176,7 +176,7 @@ def _holds(table: Folder, version: int) -> bool:
 
 
 def wants_checkpoint(table: Folder, version: int, retention: Retention) -> bool:
-    """True if there are commits after the newest checkpoint, whose age is over half of the retention time."""
+    """True if there are commits after the newest checkpoint, and it is older than half the retention time."""
     checkpoints = listed(table).checkpoints
     if not checkpoints:
         return version > 0

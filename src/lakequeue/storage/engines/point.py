@@ -284,7 +284,7 @@ class Table(TableVersion):
         fits: Callable[[Entry], bool] | None = None,
         answers: str | None = None,
     ) -> None:
-        """Creates the next log entry. If the version is taken, takes a later one if ``fits`` accepts the entries.
+        """Creates the log entry of the next version, or of a later version if ``fits`` accepts the others.
 
         Raises:
             LostRace: another commit came first.
@@ -345,7 +345,7 @@ class Table(TableVersion):
         return fitting
 
     def _is_still_based(self) -> bool:
-        """True if a local log still has the entry before the new entry (DUR-85), or on an object store."""
+        """True if a local log still has the entry before the new entry (DUR-85). True on object stores."""
         if not isinstance(self._writes, LocalFolder):
             return True  # a look costs a request
         try:

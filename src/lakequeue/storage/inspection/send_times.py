@@ -18,8 +18,8 @@ Known = tuple[int, int]
 def misdated(files: Sequence[FoundFile]) -> Iterator[tuple[FoundFile, str]]:
     """Yields each sound file whose send times are impossible, with a text that says why.
 
-    A message is never sent before the message at the offset before. All files of a segment must be adjacent, and
-    must have the same opening time, which is the send time of the segment's first message.
+    A message is never sent before the previous message. All files of a segment must be adjacent, and must have the
+    same opening time, which is the send time of the segment's first message.
     """
     newest, base, opened = 0, -1, dict[int, int]()
     for each in sorted(files, key=lambda file: file.first):

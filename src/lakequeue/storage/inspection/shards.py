@@ -58,7 +58,7 @@ class FoundShard:
 
     @property
     def intact_log(self) -> bool:
-        """True if all log entries of the table ``messages`` can be read, as far as they are needed."""
+        """True if all needed log entries of the table ``messages`` can be read."""
         return self.messages is not None and self.messages.newest_sound == self.messages.last
 
     @property
@@ -79,7 +79,7 @@ class FoundShard:
 
     @property
     def forgotten(self) -> int:
-        """Newest epoch of the ledger for which bodies were removed from the log."""
+        """Epoch of the ledger at which bodies were last removed from the log."""
         return 0 if self.state is None else self.state.transaction(layout.FORGOTTEN_ID)
 
     @property
@@ -89,7 +89,7 @@ class FoundShard:
 
     @property
     def is_newest(self) -> bool:
-        """True if the ledger has recorded the last removal of bodies. False if it is unreadable, or older."""
+        """True if the ledger knows the last removal of bodies. False if it is unreadable, or from a backup."""
         known = self.ledger is not None and self.ledger.head.knows(self.emptying)
         return known and self.ledger is not None and self.forgotten <= self.ledger.head.epoch
 
@@ -269,9 +269,7 @@ RESTORE = "nothing; restore it from a copy"
 
 
 def log_findings(log: FoundLog, lost: str) -> Iterator[tuple[str | None, str, str]]:
-    """Yields each problem of a log: the file, what is wrong, and what a repair does. File None is the whole
-    log.
-    """
+    """Yields each problem of a log: the file (None for the whole log), what is wrong, and what a repair does."""
     if log.start is None:
         yield None, "its log has no beginning: no checkpoint and no first entry can be read", lost
     needed = set(map(entry_name, log.unreadable))

@@ -162,7 +162,8 @@ class Appender:
         attributes_version: int,
         more_ids: Ids = MappingProxyType({}),
     ) -> Change[Callable[[], Appended]]:
-        """Returns a change that appends messages. After the commit, call the change's value to get the result.
+        """Returns a change that appends messages. Its value is a function that returns the result after the
+        commit.
 
         Raises QueueDoesNotExist if the log is closed.
         """
@@ -343,7 +344,7 @@ class Appender:
             raise QueueDoesNotExist()
 
     def fence(self, attributes_version: int) -> Mapping[str, int]:
-        """Returns the versions that must not have changed when a commit on the loaded snapshot is made."""
+        """Returns the fence of a commit on the loaded snapshot: ids whose versions must not have changed."""
         return {
             layout.SEND_ID: self._loaded.send_version,
             layout.ATTRIBUTES_ID: attributes_version,

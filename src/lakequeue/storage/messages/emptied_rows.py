@@ -63,7 +63,7 @@ class ErasedMessage:
 
     message_id: str
     keep_from: int
-    """Instant in microseconds. A message that was sent later keeps the columns ``_COUNTING``."""
+    """Instant in microseconds. A message that was sent later keeps the columns in ``_COUNTING``."""
 
     def empty(self, rows: pa.Table) -> pa.Table:
         """Clears the erased message among ``rows``."""

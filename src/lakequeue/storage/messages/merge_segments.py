@@ -123,7 +123,7 @@ def merge_all(
 
 
 def rewrite(table: Table, offset: int, change: Callable[[pa.Table], pa.Table]) -> Change[MergeCounts]:
-    """Returns the change that replaces the segment with the message at ``offset`` by the result of ``change``."""
+    """Returns the change that replaces the rows of the segment at ``offset`` by the result of ``change``."""
     seen = _snapshot(table)
     segments = [*seen.segments, *([seen.open_one] if seen.open_one else [])]
     segment = next(each for each in segments if each[0].first <= offset <= each[-1].last)
@@ -136,7 +136,7 @@ def rewrite(table: Table, offset: int, change: Callable[[pa.Table], pa.Table]) -
 
 
 def put_in_order(table: Table, first: int, last: int) -> None:
-    """Rewrites segments of other programs between two offsets, with rows in order. Raises RequestThrottled."""
+    """Sorts the rows of segments that other programs wrote, between two offsets. Raises RequestThrottled."""
 
     def decide(_: int) -> Decision[object]:
         found = (file for file in log_files(table) if file.last >= first and file.first <= last)
@@ -172,7 +172,7 @@ class _MergeStep:
     with_send: bool = False
     """True if the last segment is replaced, so that the commit must exclude sends."""
     epoch: int = 0
-    """Epoch of the ledger whose forgotten messages are emptied. 0 if no rows are cleared."""
+    """Epoch of the ledger whose forgotten messages are emptied. 0 if no rows are emptied."""
     mark: int = 0
     """Number of this removal of bodies, for the application id ``emptying``. 0 if no rows are emptied."""
 
@@ -289,7 +289,7 @@ def _foreign_step(table: Table, seen: _LogSegments) -> _MergeStep | None:
 
 
 def _cut_step(seen: _LogSegments, floor: int, drop_before: int | None) -> _MergeStep | None:
-    """Returns a step that drops the rows of a segment before the floor, if these are at least half of its rows."""
+    """Returns a step that drops a segment's rows before the floor, if they are half of its rows. None if not."""
     for segment, end in zip(seen.segments, seen.ends, strict=True):
         first, last = segment[0].first, segment[-1].last
         worth = _size(segment) >= CUT_BYTES and floor - first >= (last - first + 1) / 2
@@ -305,7 +305,7 @@ def _empty_step(
     forgotten: Callable[[], ForgottenMessages],
     done: set[int],
 ) -> _MergeStep | None:
-    """Returns a step that empties at least half of the rows of a segment. Skips the segments in ``done``."""
+    """Returns a step that empties at least half of a segment's rows, or None. Skips the segments in ``done``."""
     idle = [(seen.open_one, seen.last_sent_at)] if seen.open_one and now - seen.last_sent_at > IDLE else []
     for segment, end in [*zip(seen.segments, seen.ends, strict=True), *idle]:
         first, last = segment[0].first, segment[-1].last

@@ -30,7 +30,7 @@ _Value = TypeVar("_Value")
 
 
 class CacheBudget:
-    """Memory limit of several caches. If it is exceeded, the oldest values are dropped. Thread-safe."""
+    """Memory limit of several caches. Drops the oldest values above the limit, but not the newest. Thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -341,7 +341,9 @@ class ShardLog:
     def _grouped(
         self, spans: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[Sequence[str], npt.NDArray[Any], npt.NDArray[Any]]]:
-        """Yields the messages of ``spans`` by file: names of groups, each message's index of a name, offsets."""
+        """Yields the messages of ``spans`` by file: names of groups, index of each message's group, and
+        offsets.
+        """
         pending = deque(spans)
         while pending:
             first, last = pending[0]
@@ -443,7 +445,7 @@ def _only_group(file: LiveFile) -> str | None:
 
 
 _known: dict[str, FileColumns] = {}
-"""Cached columns of files. The key is made of the file's path and opening time."""
+"""Cached columns of files, keyed by the path and the opening time of the file."""
 
 
 def log_files(table: TableVersion, known: Mapping[str, LogFile] = MappingProxyType({})) -> list[LogFile]:

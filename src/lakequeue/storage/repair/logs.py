@@ -57,8 +57,8 @@ def has_deleted_rows(undone: Undone) -> bool:
 def log_steps(undone: Undone, barrier: Mapping[str, int]) -> Iterator[RepairStep]:
     """Yields the steps that make the log readable.
 
-    New entries in place of unreadable entries set the application ids ``barrier``, so that a commit which was
-    decided before the repair fails.
+    New entries in place of unreadable entries set the application ids ``barrier``. Commits that were decided
+    before the repair then fail.
     """
     log, folder = undone.log, undone.log.folder
     for version in undone.versions:

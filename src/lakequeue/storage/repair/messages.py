@@ -30,7 +30,7 @@ _MOST_ROWS = 20_000_000
 
 @attrs.frozen
 class NeighbourSegment:
-    """The segment for a lost message, and the send time of the message before, in microseconds."""
+    """The segment for a lost message, and the send time of the previous message, in microseconds."""
 
     base: int
     opened_at: int

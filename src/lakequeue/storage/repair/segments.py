@@ -49,7 +49,7 @@ def segments_steps(engine: Engine, found: FoundShard, version: int) -> list[Repa
 
 
 def _apart(table: Table, files: Sequence[FoundFile], bases: Collection[int]) -> Iterator[pa.Table]:
-    """Yields a table of rows for each new segment. Raises send times that are before an earlier send time."""
+    """Yields a table of rows for each new segment. Changes send times so that they never decrease."""
     newest_of = {each.file.path: each.sent[1] for each in files if each.sent is not None}
     newest = 0
     for file in log_files(table):
