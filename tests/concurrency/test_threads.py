@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +24,24 @@ from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.storage.engines.point import Table
 from lakequeue.testing import ManualClock
 from mutations import Patch
+
+
+def test_a_thread_uses_queues_of_several_shards_after_the_main_thread_has_ended(tmp_path: Path) -> None:
+    program = """
+        import sys, threading
+        from lakequeue import LakeQueue
+
+        def work():
+            threading.main_thread().join()
+            queue = LakeQueue(sys.argv[1]).create_queue("orders", shards=4)
+            queue.send("one book")
+            print(queue.counts().visible)
+
+        threading.Thread(target=work).start()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path / "root")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("1\n", "")
 
 
 @pytest.mark.spec("RCV-15", "RCV-3")

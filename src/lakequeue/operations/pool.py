@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import TypeVar
+
+from lakequeue.model.thread_pools import ThreadPool
 
 CONCURRENT = 8
 """Maximum number of concurrent calls. Also the maximum number of results that wait to be read."""
@@ -19,7 +21,7 @@ def concurrently(call: Callable[[_T], _U], items: Sequence[_T]) -> Iterator[_U]:
     if len(items) < 2:
         yield from map(call, items)
         return
-    with ThreadPoolExecutor(min(len(items), CONCURRENT)) as pool:
+    with ThreadPool(min(len(items), CONCURRENT)) as pool:
         ahead: deque[Future[_U]] = deque()
         for item in items:
             if len(ahead) == CONCURRENT:

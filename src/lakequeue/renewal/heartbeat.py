@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
 
@@ -17,6 +16,7 @@ from lakequeue.errors import (
     QueueServiceError,
 )
 from lakequeue.model.clock import NEVER, Clock, Duration, Interrupt, from_micros, seconds, to_micros
+from lakequeue.model.thread_pools import ThreadPool
 from lakequeue.model.waiting_work import WaitingThreads, Waits
 from lakequeue.renewal import holds
 from lakequeue.renewal.holds import Event, Extend, Holds, Verdict
@@ -83,7 +83,7 @@ class HeartbeatScheduler:
             for attempt in attempts:
                 self._renew(attempt)
         else:  # in parallel: the batches share commits, and none delays another
-            with ThreadPoolExecutor(min(len(attempts), _AT_ONCE)) as pool:
+            with ThreadPool(min(len(attempts), _AT_ONCE)) as pool:
                 list(pool.map(self._renew, attempts))
         until = self._clock.now()
         for action in actions:

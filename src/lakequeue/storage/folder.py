@@ -8,12 +8,10 @@ import io
 import os
 import stat
 import tempfile
-import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -24,6 +22,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import ObjectStore
 
 from lakequeue.errors import DamagedTable, one_line
+from lakequeue.model.thread_pools import ThreadPool
 from lakequeue.storage import layout, no_links
 from lakequeue.storage.parquet_files import ANY, reader
 from lakequeue.storage.roots import local_path
@@ -455,10 +454,9 @@ class RemoteFolder(_BaseFolder):
         return pa.BufferReader(self.read(name)) if size <= WHOLE else self.open(name, size)
 
     def for_each(self, call: Callable[[_Item], _T], items: Sequence[_Item]) -> list[_T]:
-        # The interpreter starts no threads of pools once the main thread has ended.
-        if len(items) < 2 or not threading.main_thread().is_alive():
+        if len(items) < 2:
             return list(map(call, items))
-        with ThreadPoolExecutor(min(_CONCURRENT, len(items))) as pool:
+        with ThreadPool(min(_CONCURRENT, len(items))) as pool:
             return list(pool.map(call, items))
 
     def create(self, name: str, data: bytes, *, new_folder: bool = True) -> Mark | None:

@@ -8,7 +8,6 @@ import tempfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 
@@ -18,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakequeue.model.thread_pools import ThreadPool
 from lakequeue.storage.bulk import staged_files
 from lakequeue.storage.bulk.arrow_rows import NUMBER, ORDER, broken_rows, normalized, type_name
 from lakequeue.storage.bulk.bad_rows import RefusedRows
@@ -299,7 +299,7 @@ def _by_priority(rows: pa.RecordBatch, rules: RowRules) -> Iterator[tuple[int, p
 def _writing(file: NumberedFile, staging: Staging) -> Iterator[Callable[[pa.RecordBatch], None]]:
     """Yields a function that writes rows to the file. The function writes in another thread."""
     writing = None
-    with ThreadPoolExecutor(1) as thread:  # compresses a piece while the next one is checked
+    with ThreadPool(1) as thread:  # compresses a piece while the next one is checked
 
         def write(piece: pa.RecordBatch) -> None:
             nonlocal writing

@@ -5,7 +5,6 @@ from __future__ import annotations
 import binascii
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
@@ -19,6 +18,7 @@ from lakequeue.errors import InvalidParameterValue
 from lakequeue.model.messages import Message
 from lakequeue.model.names import sequence_number
 from lakequeue.model.receipt_handles import BETWEEN, MAC_LENGTH, around
+from lakequeue.model.thread_pools import ThreadPool
 from lakequeue.storage import layout
 from lakequeue.storage.engines.spark_access import READ
 from lakequeue.storage.messages.append import attribute_cells
@@ -269,7 +269,7 @@ class LeaseTask:
 
 
 def _ahead(items: Iterator[_Rows]) -> Iterator[_Rows]:
-    with ThreadPoolExecutor(1) as thread:
+    with ThreadPool(1) as thread:
         following = thread.submit(next, items, None)
         while (item := following.result()) is not None:
             following = thread.submit(next, items, None)
