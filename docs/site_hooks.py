@@ -29,15 +29,25 @@ _BOOSTS = {
     "operation/troubleshooting.md": 4,
     "operation/disk-full.md": 4,
     "operation/damage.md": 4,
+    "operation/cost.md": 4,
+    "operation/performance.md": 4,
+    "operation/platforms.md": 4,
     "limits.md": 2,
     "guides/": 2,
     "operation/": 2,
     "reference/api/": 0.1,
-    RULES: 0.1,
+    RULES: 0.02,
     "internals/": 0.2,
 }
 """Factors for the rank in the site's search: what users of it look for comes before names and rules."""
 _PAGES_OF_THE_ROOT = ("changelog.md", "security.md")
+_ROOT_FILES = {
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
+    "LICENSE": "license.txt",
+}
+_ROOT_LINK = re.compile(rf"\]\(\.\./((?:\.\./)*)({'|'.join(_ROOT_FILES)})\)")
+"""A link that leads out of ``docs/`` in the repository, and stays in the site."""
 _FOOTER = {
     "changelog/": "Changelog",
     "security/": "Security",
@@ -97,10 +107,16 @@ def on_post_template(output: str, template_name: str, config: Any) -> str:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Ranks a page in the search.
 
+    Gives an overview its heading as a title, instead of its name in the list of pages.
     Hides the list of pages next to a page that is a section of its own: it would have one line.
     """
+    markdown = _ROOT_LINK.sub(
+        lambda link: f"]({link[1]}{_ROOT_FILES[link[2]]})", markdown
+    )
     if page.file.src_uri in _PAGES_OF_THE_ROOT:
         page.meta["search"] = {"exclude": True}
+    if page.title == "Overview":
+        page.meta["title"] = markdown.removeprefix("# ").partition("\n")[0]
     boosts = [
         boost for path, boost in _BOOSTS.items() if page.file.src_uri.startswith(path)
     ]

@@ -112,7 +112,7 @@ class LakeQueue(RootProperties):
             commits, or the queue. None for ``LAKEQUEUE_DURABILITY`` of the environment, by default ``power``.
         poll_interval: maximum seconds between two polls, by which a waiting receive finds messages of other
             processes. None means 0.5 s on a disk, and 1 s on an object store, where polls cost requests: see
-            docs/operation/storage.md.
+            docs/operation/cost.md.
 
     Raises:
         InvalidParameterValue: an argument is invalid. The text names the argument and the valid values.

@@ -1,4 +1,4 @@
-"""The search of the documentation's site: the words that operators type lead to the page that helps."""
+"""The documentation's site: the words that people type lead to the page that helps, and tables fit a phone."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.clients
 
 HERE = Path(__file__).parents[2]
+LIMITS = "limits"
+PLATFORMS = "operation/platforms"
 SYMPTOMS = "operation/troubleshooting"
 STORAGE = "operation/storage"
 FIRST = {
@@ -49,6 +51,31 @@ FIRST = {
     "max receive count": "guides/dead-letters/#what-to-set-max_receive_count",
     "high availability": f"{STORAGE}/#high-availability-and-failover-if-the-machine-of-a-disk-fails",
     "failover": f"{STORAGE}/#high-availability-and-failover-if-the-machine-of-a-disk-fails",
+    "gdpr": "operation/erasing/",
+    "license": f"{LIMITS}/#license-support-maturity",
+    "sla": f"{LIMITS}/#license-support-maturity",
+    "encryption": f"{LIMITS}/#security-encryption-and-personal-data",
+    "sso": f"{LIMITS}/#security-encryption-and-personal-data",
+    "security": f"{LIMITS}/#security-encryption-and-personal-data",
+    "message size": f"{LIMITS}/#message-size-retention-order",
+    "retention": f"{LIMITS}/#message-size-retention-order",
+    "tls": "operation/access/#from-other-machines-keys-and-tls",
+    "price": "operation/cost/#price-on-an-object-store",
+    "cost": "operation/cost/",
+    "throughput": "operation/performance/",
+    "latency": "operation/performance/",
+    "backup": "operation/copying/",
+    "upgrade": "operation/upgrading/",
+    "kubernetes": "operation/deploying/#with-kubernetes",
+    "docker": "operation/deploying/#with-docker-compose",
+    "windows": f"{PLATFORMS}/#linux-macos-windows",
+    "databricks": f"{PLATFORMS}/",
+    "emr": f"{PLATFORMS}/",
+    "glue": f"{PLATFORMS}/",
+    "fabric": f"{PLATFORMS}/",
+    "unity catalog": "operation/stores/databricks/#volumes-unity-catalog-dbfs",
+    "kafka": "guides/moving/#kafka",
+    "rabbitmq": "compared/",
 }
 """The first result of each search: a page, or a page and its section that is listed first."""
 
@@ -68,12 +95,32 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server.shutdown()
 
 
-def test_the_words_of_operators_lead_to_the_page_that_helps(browser: Browser, site: str) -> None:
+def test_the_words_that_people_type_lead_to_the_page_that_helps(browser: Browser, site: str) -> None:
     from playwright.sync_api import expect
 
     page = browser.new_page()
-    links = page.locator(".md-search-result__item").first.locator("a")
+    page.goto(f"{site}?q=")
+    results, typed = page.locator(".md-search-result__item"), page.locator(".md-search__input")
+    links = results.first.locator("a")
     for words, place in FIRST.items():
-        page.goto(f"{site}?q={words}")
+        typed.fill("")
+        typed.press("Shift")  # A search begins when a key is released.
+        expect(results).to_have_count(0)
+        typed.fill(words)
+        typed.press("Shift")
         expect(links.first).to_have_attribute("href", site + place.partition("#")[0])
         expect(links.nth(int("#" in place))).to_have_attribute("href", site + place)
+
+
+def test_on_a_phone_the_first_column_stays_while_a_table_scrolls(browser: Browser, site: str) -> None:
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page.goto(f"{site}operation/performance/")
+    cell = page.locator("td").first
+    before = cell.bounding_box()
+    scrolled = page.locator(".md-typeset__scrollwrap").first.evaluate(
+        "wrap => (wrap.scrollLeft = 150, wrap.scrollLeft)"
+    )
+    after = cell.bounding_box()
+    assert before and after and scrolled == 150
+    assert 0 <= after["x"] <= before["x"]
+    assert page.evaluate("document.documentElement.scrollWidth") == 390

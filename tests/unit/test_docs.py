@@ -29,6 +29,10 @@ CONDITIONS, CLI, SQL, STATES, FEATURES, ERRORS = (
     (REFERENCE / f"{page}.md").read_text(encoding="utf-8")
     for page in ("conditions", "cli", "sql", "states", "profiles", "errors")
 )
+FOR_ME, PERFORMANCE, README = (
+    (HERE / page).read_text(encoding="utf-8")
+    for page in ("docs/is-it-for-me/index.md", "docs/operation/performance.md", "README.md")
+)
 API = [
     name
     for page in sorted((REFERENCE / "api").glob("*.md"))
@@ -227,7 +231,7 @@ def test_every_page_is_in_the_navigation():
 @pytest.mark.parametrize(
     ("listings", "below"),
     [
-        (("index.md", "guides/index.md", "operation/index.md", "reference/index.md"), ""),
+        (("index.md", "is-it-for-me/index.md", "guides/index.md", "operation/index.md", "reference/index.md"), ""),
         (("reference/api.md",), "reference/api/"),
     ],
 )
@@ -243,9 +247,15 @@ def test_pages_that_list_the_others_list_them_all(listings: tuple[str, ...], bel
     assert wanted - linked - {*listed_on} == set()
 
 
-def test_the_first_page_compares_as_the_readme_does():
-    readme, index = ((HERE / page).read_text(encoding="utf-8") for page in ("README.md", "docs/index.md"))
-    assert rows(readme.replace("](docs/", "]("), "| choose it") == rows(index, "| choose it")
+def test_the_page_that_helps_to_decide_compares_as_the_readme_does():
+    assert rows(README.replace("](docs/", "](../"), "| choose it") == rows(FOR_ME, "| choose it")
+
+
+def test_pages_quote_figures_of_the_page_on_performance():
+    measured = rows(PERFORMANCE, "two cores; each commit synced")
+    for page in README, FOR_ME:
+        quoted = rows(page, "two cores; each commit synced")
+        assert quoted and [row for row in quoted if row not in measured] == []
 
 
 def test_lines_of_code_fit_on_a_page():
