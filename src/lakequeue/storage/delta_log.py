@@ -152,7 +152,7 @@ class Listing:
 
 
 def listed(folder: Folder, after: str | None = None) -> Listing:
-    """Lists the entries and checkpoints of a log. If ``after`` is given, omits names that sort before it."""
+    """Lists the entries and checkpoints of a log. If ``after`` is given, only those whose names sort after it."""
     kinds: dict[str, dict[int, ListedFile]] = {"json": {}, "checkpoint.parquet": {}}
     for file in folder.files(LOG, after):
         match = _LOG_FILE.fullmatch(file.name.rpartition("/")[2])

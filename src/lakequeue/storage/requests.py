@@ -144,7 +144,7 @@ def answers(table: Table, posted: PostedRequest) -> Mapping[str, Any]:
 
 
 def fitting(table: Table, posted: PostedRequest, listed: list[ListedFile]) -> list[WaitingRequest]:
-    """Returns other processes' requests that a commit may apply, oldest first. Empty if ``posted`` has expired."""
+    """Returns other requests that a commit may apply, oldest first. Empty if ``posted`` is unlisted or expired."""
     known = table.version - len(table.state.latest)
     after = max(known, table.version - VERSIONS)
     mine = next((each.modified for each in listed if each.name == posted.name), None)

@@ -44,7 +44,7 @@ _FORGETS = (
     f"`lakequeue decide QUEUE`, then run ALTER TABLE … UNSET TBLPROPERTIES ('{_RETENTION}')"
 )
 _SEARCHED = 2_000
-"""Maximum number of log entries that a search for a delivery reads. Older commits are not found."""
+"""Maximum number of log entries that a search for a delivery reads. Older commits count as unknown."""
 _KEPT = 16
 """Maximum number of snapshots that are kept for later deliveries. Each thread takes its own snapshot."""
 _TRIES = 5

@@ -63,7 +63,7 @@ class Ended(Enum):
     TRY_AGAIN = auto()
     """The commit failed, but the decision is still right. Try the same commit again."""
     LOST = auto()
-    """Another commit came first. Decide again."""
+    """Another commit came first, so that the decision is out of date. Decide again."""
 
 
 class Commit:

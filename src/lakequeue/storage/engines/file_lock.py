@@ -27,7 +27,7 @@ class FileLock:
         self._file: FileIO | None = None
 
     def take(self, *, exclusive: bool) -> bool:
-        """Tries to take the lock. Returns False if another holder has the lock, or if its file was replaced.
+        """Tries once to take the lock, without waiting. Returns False if it is held, or its file was replaced.
 
         Raises OSError if the file cannot be opened. Creates the file, but no directory.
         """
@@ -51,7 +51,7 @@ class FileLock:
         return open_lock_in(self._folder, os.path.basename(path), flags)
 
     def stamp(self) -> None:
-        """Sets the time of the lock's file to now, which shows other processes that the holder works."""
+        """Sets the time of the lock's file to now. Does nothing unless this object holds the exclusive lock."""
         if self._file is not None and self.exclusive:
             os.utime(self._file.fileno())
 

@@ -84,7 +84,7 @@ def merge_all(
     announce: Callable[[int], int] = lambda known: 0,
     forgotten: Callable[[], ForgottenMessages] | None = None,
 ) -> MergeCounts:
-    """Drops, merges, cuts and empties all segments where that is due. Called by the compactor.
+    """Drops, merges, cuts and empties segments where that is due. Returns the numbers of replaced segments.
 
     Args:
         floor, drop_before, confirm: as for ``merge_recent``.
