@@ -182,7 +182,7 @@ def _kept_seconds(folder: Folder, retention: layout.Retention) -> float:
 
 
 def trim(table: Table, retention: layout.Retention) -> Freed:
-    """Writes a checkpoint if it is due, and removes old log entries. Returns the removed number and size."""
+    """Writes a checkpoint if it is due. Removes old log entries, and returns the files' number and size."""
     table.refresh()
     if wants_checkpoint(table.folder, table.version, retention):
         with committing(table.path, exclusive=table.commits_alone, patience=PATIENCE):

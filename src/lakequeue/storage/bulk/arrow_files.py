@@ -216,7 +216,7 @@ def _cut(pieces: Iterator[pa.RecordBatch], size: int) -> Iterator[Iterator[pa.Re
 
 
 class CheckedRows:
-    """Iterates over the rows of a partition that keep all rules, and numbers them. ``refused`` gets the others."""
+    """Numbers and yields the rows of a partition that keep all rules. Gives the other rows to ``refused``."""
 
     def __init__(
         self, messages: Folder, staging: Staging, partition: int, batches: Iterable[pa.RecordBatch]

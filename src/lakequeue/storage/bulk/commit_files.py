@@ -20,7 +20,7 @@ from lakequeue.storage.engines.data_files import DataFile, placed
 from lakequeue.storage.engines.transaction import Answer, Answered, Change, Committed, Decision, Ids, transact
 
 PATIENCE = 4
-"""Maximum attempts to remove duplicates while small sends go on. They wait during one more attempt."""
+"""Maximum attempts to remove duplicates while small sends go on. Small sends wait during one more attempt."""
 
 
 class ShardCommit:

@@ -1,4 +1,4 @@
-"""Tokens of commits. A commit has landed if the log has its token, which also counts the lost races."""
+"""Tokens of commits. If the log has a commit's token, the commit has landed. Tokens also record lost races."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _MANY_EDGES = 16
 
 
 class FileRewrite(NamedTuple):
-    """Files of one partition that a MERGE replaces by a file with ``rows``. Without rows, it only removes them."""
+    """Files of one partition that a MERGE replaces by a file with ``rows``, or removes if there are no rows."""
 
     partition: dict[str, Any]
     removed: list[LiveFile]
@@ -78,7 +78,7 @@ def _where(rows: pa.Table, wanted: npt.NDArray[np.bool_]) -> list[pa.Table]:
 
 
 def _may_hold(file: LiveFile, key: str, ordered: Sequence[Any]) -> bool:
-    """False if the file's statistics show that it has none of these keys, which must be sorted."""
+    """False if the file's statistics exclude all keys. The argument ``ordered`` has the sorted keys."""
     if key not in file.minimum or key not in file.maximum:
         return True
     at = bisect_left(ordered, file.minimum[key])

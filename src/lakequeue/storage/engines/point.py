@@ -69,7 +69,7 @@ class Table(TableVersion):
         folder = self.folder
         super().__init__(folder, self._newest(folder) if version is None else Snapshot(folder, version))
         self.lineage = object()
-        """Identifies the log. A new object replaces it if the log may have been replaced, as by a restore."""
+        """Identifies the log. Becomes a new object if the log may have been replaced, as by a restore."""
         self.lost_races = 0
         """Races that this handle has lost since its last commit. The next commit writes this number to the log."""
         self._unsynced = False
@@ -284,7 +284,7 @@ class Table(TableVersion):
         fits: Callable[[Entry], bool] | None = None,
         answers: str | None = None,
     ) -> None:
-        """Creates the log entry of the next version, or of a later version if ``fits`` accepts the others.
+        """Creates the entry of the next version, or of a later one if ``fits`` accepts the entries between.
 
         Raises:
             LostRace: another commit came first.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _COMMITTED = "spark.databricks.delta.lastCommitVersionInSession"
 _ROW_ORDER = ("position", "first_offset")
-"""Columns by which the rows of a file may be sorted. A table is sorted by the first that it has."""
+"""Columns that sort the rows of a file. Only the first of these columns that the table has is used."""
 
 
 class SparkTable(Table):
@@ -78,7 +78,7 @@ class SparkTable(Table):
         token: str,
         answers: str | None = None,
     ) -> None:
-        """Merges rows. The fence is the first id in ``transactions``. A commit must raise its version by one."""
+        """Merges rows. The first id in ``transactions`` is the fence. A commit must raise its version by one."""
         from delta.tables import DeltaTable
 
         app_id, version = next(iter(transactions.items()))
