@@ -29,7 +29,7 @@ class Misplaced(ValueError):
 
 
 def file_below(name: object, *, encoded: bool = False) -> str:
-    """Returns a data file's path from a log or manifest, relative to its table.
+    """Checks the path of a data file that a log or a manifest names. Returns the path, relative to the table.
 
     Args:
         name: the name as found. Must be relative, of plain characters, without ``..``.

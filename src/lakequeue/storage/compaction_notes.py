@@ -111,7 +111,7 @@ def load(store: Store, root: str) -> CompactionNotes:
 
 
 def save(store: Store, root: str, notes: CompactionNotes) -> None:
-    """Replaces the notes. The statistics table must exist."""
+    """Replaces the notes, which are in the directory of the statistics table. The directory must exist."""
     store.folder(layout.stats_path(root)).replace(_FILE, json.dumps(attrs.asdict(notes)).encode())
 
 

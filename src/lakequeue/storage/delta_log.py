@@ -146,7 +146,7 @@ class Listing:
 
     @property
     def gap(self) -> int:
-        """First version after the oldest entry that has no entry. ``LAST_VERSION`` if the log is empty."""
+        """First version without an entry, counted from the oldest entry. ``LAST_VERSION`` if the log is empty."""
         oldest = min(self.entries, default=LAST_VERSION)
         return next(version for version in count(oldest) if version not in self.entries)
 

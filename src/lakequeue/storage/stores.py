@@ -245,7 +245,7 @@ class Store:
         return RemoteFolder(path, counted)
 
     def _check_values(self, uri: str) -> None:
-        """Raises InvalidParameterValue for a wrong URL, a control character, or a bucket that an option names."""
+        """Raises InvalidParameterValue for a wrong URL or control characters, or if an option names the bucket."""
         prefix = PROVIDERS[scheme_of(uri)].prefix
         own = {name: value for name, value in os.environ.items() if name.lower().startswith(prefix)}
         for name, value in (own | self.options).items():

@@ -72,7 +72,7 @@ class WaitingFile:
 
 @attrs.frozen
 class Manifest:
-    """Lists the uncommitted files of a bulk send. Each shard takes one commit."""
+    """Lists the uncommitted files of a bulk send. Each shard commits its files in one commit."""
 
     send_id: str
     app_id: str | None

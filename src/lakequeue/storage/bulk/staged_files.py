@@ -41,7 +41,7 @@ def safe_name(send_id: str) -> str:
 
 
 def folder_of(send_id: str, attempt: str) -> str:
-    """Returns the directory for the files that one attempt at a send writes, relative to the table."""
+    """Returns the directory for the files of one attempt at a send, relative to the table."""
     return f"bulk/{safe_name(send_id)}/{attempt}"
 
 

@@ -50,7 +50,7 @@ def spread(messages: Folder, files: Sequence[DataFile], shards: Sequence[int]) -
 
 
 def spread_by_group(messages: Folder, files: Sequence[DataFile], shards: Sequence[int]) -> list[WaitingFile]:
-    """Splits each file into one file for each shard, by message group (FAI-5)."""
+    """Splits each file by message group, into one file for each shard (FAI-5)."""
     if len(shards) == 1:
         return [WaitingFile(shards[0], file) for file in files]
     placed: list[WaitingFile] = []

@@ -1,6 +1,6 @@
-"""Log entries that the point engine writes. An object store needs one request, while delta-rs sends five.
+"""Log entries of the point engine. A commit to an object store takes one request, while delta-rs sends five.
 
-Creating an entry fails if another process has committed the same version.
+The commit fails if another process has committed the same version.
 """
 
 from __future__ import annotations

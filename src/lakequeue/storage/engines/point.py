@@ -207,7 +207,7 @@ class Table(TableVersion):
     def exchange(
         self, removed: Sequence[LiveFile], rows: Iterable[pa.Table], transactions: Mapping[str, int], token: str
     ) -> None:
-        """Replaces files by a file for each table of ``rows``. Raises LostRace if any commit came first."""
+        """Replaces files by new files, one for each table of ``rows``. Raises LostRace if a commit came first."""
         added = [self.write_file(each) for each in rows]
         self._create_entry("WRITE", added, removed, transactions, token)
 

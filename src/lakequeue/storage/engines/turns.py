@@ -71,7 +71,7 @@ class Turns:
         return nullcontext()
 
     def lose(self, table: Table, lost: int) -> bool:
-        """Called after the lost race number ``lost``. Returns True if the caller must load the newest snapshot."""
+        """Called after a lost race. ``lost`` counts them. Returns True if the newest snapshot must be loaded."""
         return False
 
     def end(self) -> None:

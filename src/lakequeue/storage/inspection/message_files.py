@@ -68,7 +68,7 @@ class FoundFile:
 
 
 def find_files(folder: Folder, files: Sequence[LiveFile]) -> list[FoundFile]:
-    """Reads all files of a log. Returns each file with its offsets, and with the problem that it has."""
+    """Reads all files of a log. Returns each file with its offsets, and with its problem if it has one."""
     return folder.for_each(lambda file: _find(folder, file), files)
 
 

@@ -107,7 +107,7 @@ class FoundShard:
         return min(begin, ledger.head.floor_offset) if ledger is not None and exact else begin
 
     def end(self, ledger: LedgerRows | None) -> int:
-        """Returns the offset after the last message of which log, files or ledger know."""
+        """Returns the offset after the last message that the log, a file or the ledger knows."""
         held = [int(each.offsets.max()) + 1 for each in self.files if len(each.offsets)]
         return max(self.send_end, ledger.head.head_offset if ledger else 0, *held, 0)
 
@@ -143,7 +143,7 @@ class FoundShard:
 
 
 def find_shard(store: Store, root: str, key: str, shard: int) -> FoundShard:
-    """Reads all of a shard. The ledger is read before the log, so the log is at least as new."""
+    """Reads all of a shard. Reads the ledger first, so that the log is at least as new as the ledger."""
     paths = layout.messages_path(root, key, shard), layout.receipts_path(root, key, shard)
     receipts = _read(store, paths[1])
     ledger, problem, newest = None, None, None if receipts is None else receipts.newest()

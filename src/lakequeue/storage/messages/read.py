@@ -113,7 +113,9 @@ class LogFile:
     emptied: int
     """Number of emptied rows in the file, according to the log's statistics. See ``emptied_rows``."""
     group: str | None
-    """Message group if all messages have the same, empty if none has one. None if they differ, or if unknown."""
+    """Message group that all messages of the file have. Empty if they have no group. None if they have several
+    groups, or if unknown.
+    """
     more: tuple[LiveFile, ...] = ()
     """Further files with rows of this segment, if another program rewrote it. Each row is in one of the files."""
 
@@ -208,7 +210,9 @@ class ShardLog:
         forgotten: int = 0,
         emptying: int = 0,
     ) -> None:
-        """``columns`` reads the columns of one file, ``load`` those of several files concurrently."""
+        """The function ``columns`` reads the columns of a file, and ``load`` reads those of several files at
+        once.
+        """
         self.files = files
         self.end = end
         self.closed = closed
