@@ -33,7 +33,7 @@ VACUUM_EVERY = 100
 VACUUMING = "lakequeue-vacuum"
 """Name of the thread that removes unused files."""
 PATIENCE = 5.0
-"""Seconds to wait for a table's exclusive lock. If the time is over, the compactor's next pass tries again."""
+"""Seconds to wait for a table's exclusive lock. If it stays held, the compactor's next pass tries again."""
 _BATCH = 100
 """Maximum number of files to remove before the lock is released, because commits wait for the lock."""
 _NEEDED = "_needed"

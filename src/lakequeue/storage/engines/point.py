@@ -398,7 +398,7 @@ class Engine:
 def _again(
     read: Callable[[], _T], renew: Callable[[Exception], None], gone: type[Exception] | tuple[type[Exception], ...]
 ) -> _T:
-    """Calls ``read`` until no error of class ``gone`` occurs. Calls ``renew`` after each of these errors."""
+    """Calls ``read``. After an error of class ``gone``, calls ``renew`` and repeats, up to ``_READS`` times."""
     for _ in range(_READS):
         try:
             return read()
