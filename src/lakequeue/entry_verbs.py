@@ -12,7 +12,7 @@ from lakequeue.client import LakeQueue
 from lakequeue.errors import LakeQueueError, MissingPackage
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import to_micros
-from lakequeue.operations import attributes, browse, chosen_messages, move, receive, send, settle, waits
+from lakequeue.operations import advice, attributes, browse, chosen_messages, move, receive, send, settle, waits
 from lakequeue.operations import concerns as concern
 from lakequeue.operations import consumer_round as rounds
 from lakequeue.operations import consumers as consumers_of
@@ -46,8 +46,9 @@ from lakequeue.operations.settle import Wanted
 from lakequeue.queue import Queue
 from lakequeue.runtime.calls import EVENTS
 from lakequeue.runtime.group_commit import GroupCommit
+from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import Root
-from lakequeue.storage import compaction_notes, stats_rows
+from lakequeue.storage import compaction_notes, layout, stats_rows
 from lakequeue.storage.reserve import Space, space_of
 from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import is_full, is_permanent
@@ -323,6 +324,12 @@ def unreceived(queue: Queue, now: Depth, busy: Sequence[ActiveConsumer]) -> floa
 
 
 errors_of = of_face(concern.errors_of)
+
+
+@of_face
+def copying(queue: OpenQueue) -> Remedy | None:
+    """Returns the command that copies a queue's local tables before a repair. None on an object store."""
+    return advice.copying([layout.tables_path(queue.root.path, queue.key)])
 
 
 def schedule_concerns(lake: LakeQueue) -> list[Concern]:

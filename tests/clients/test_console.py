@@ -178,7 +178,7 @@ def test_lines_have_one_scale_rates_are_listed_and_columns_of_zeros_give_way(lak
     def aged(route: Any) -> None:
         answer = route.fetch()
         large, small = (told := answer.json())["queues"]
-        large["depths"] = [None] * 30 + [10] * 29 + [20]
+        large["depths"] = [None] * 30 + [750] * 29 + [1_500]
         small["depths"] = [None] * 58 + [5, 5]
         large["rates"] = {"minutes": 5.0, "sent": 12.34, "received": 0, "deleted": 0}
         route.fulfill(response=answer, json=told)
@@ -190,7 +190,12 @@ def test_lines_have_one_scale_rates_are_listed_and_columns_of_zeros_give_way(lak
     page.route("**/api/queues?**", aged)
     # from edge to edge over the hours that are known of any queue; the height of each is of its own largest value
     shows(page.get_by_role("columnheader", name="Visible, last 1h30m")).to_be_visible()
-    shows(visit.row("scale-large").locator(".top")).to_have_text("max 20")
+    shows(visit.row("scale-large").locator(".top")).to_have_text("max 1,500")
+    tops = [visit.row(name).locator(".top") for name in ("scale-large", "scale-small")]
+    for width in (700, 900, 1280):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert all(top.evaluate("each => each.scrollWidth <= each.clientWidth") for top in tops)
+        assert len({top.bounding_box()["x"] for top in tops}) == 1, "the lines have one axis of time"
     shows(visit.row("scale-small").locator(".top")).to_have_text("max 5")
     line = visit.row("scale-large").locator("svg .line")
     shows(line).to_have_attribute("d", re.compile(r"^M0\.0 12\.0.*L200\.0 2\.0$"))
@@ -1117,7 +1122,9 @@ def test_the_error_of_a_damaged_queue_says_how_to_repair_it(lake: LakeQueue, vis
     live(Path(messages_of(queue)))[1].unlink()
     page = visit.open("#/q/torn")
     concerns = page.get_by_role("region", name="What needs attention")
-    shows(concerns.locator("code")).to_have_text(["lakequeue check torn", "lakequeue repair torn"])
+    copying = f"cp -a {lake.root}/q/{queue._runtime.key} COPY"
+    shows(concerns.locator("code")).to_have_text(["lakequeue check torn", copying, "lakequeue repair torn"])
+    shows(page.locator(".rates")).to_be_empty()
     shows(page.locator(".queue > .trouble")).to_have_text(
         "Not shown until the damage above is repaired: messages, chart. Runbook"
     )
@@ -1138,7 +1145,7 @@ def test_the_page_of_a_queue_that_cannot_be_read_is_what_helps(lake: LakeQueue, 
         shows(page.get_by_role("heading", name="torn-whole")).to_be_visible()
         concerns = page.get_by_role("region", name="What needs attention")
         shows(concerns.get_by_role("heading")).to_have_text("Needs attention: 1 urgent")
-        shows(concerns.locator("code")).to_have_text(["lakequeue check torn-whole", "lakequeue repair torn-whole"])
+        shows(concerns.locator("code").last).to_have_text("lakequeue repair torn-whole")
         shows(concerns.get_by_role("link", name="Runbook")).to_have_attribute("href", "runbooks/damage")
         for hidden in ".tiles", ".tabs", ".depths", ".tools", "[role=alert]":
             shows(page.locator(f".queue > {hidden}, .head > {hidden}").first).to_be_hidden()
@@ -1470,8 +1477,17 @@ def test_rates_are_shown_once_they_are_known(lake: LakeQueue, visit: Visit):
         }
         route.fulfill(response=answer, json=told)
 
+    def charted(route: Any) -> None:
+        answer = route.fetch()
+        points = [point | {"sent": 1, "deleted": 2} for point in answer.json()["points"]]
+        route.fulfill(response=answer, json=answer.json() | {"points": points})
+
     visit.open("#/q/rated")
     shows(page.locator(".rates")).to_contain_text("Rates are known after")
+    page.route("**/points?**", charted)
+    page.reload()
+    shows(page.locator(".key.deleted")).to_be_visible()
+    assert page.locator(".rates").text_content() == "", "the chart has them"
     page.route("**/api/queues/rated", rated)
     shows(page.locator(".rates")).to_contain_text("Per minute: 12 sent")
     shows(page.locator(".rates")).to_contain_text("6 received here  0 deleted  over the last 5 minutes")

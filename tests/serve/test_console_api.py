@@ -594,7 +594,10 @@ def test_damage_that_a_call_met_needs_attention_until_the_call_succeeds(console:
     assert console.get("attention", queue="orders") == console.get("attention") | {"root": [], "urgent": False}
     assert console.get("attention", queue="other")["concerns"] == []
     assert (concern["kind"], concern["queue"]) == ("unreadable", "orders")
-    assert commands(concern) == ["lakequeue check orders", "lakequeue repair orders"]
+    copying = f"cp -a {lake.root}/q/{orders._runtime.key} COPY"
+    assert commands(concern) == ["lakequeue check orders", copying, "lakequeue repair orders"]
+    with keyed(lake, "ListQueues", "GetQueueAttributes") as http:
+        assert lake.root not in http.get("/console/api/attention").text
     file.write_bytes(whole)
     assert console.http.get(path).status_code == 200
     assert console.get("attention")["concerns"] == []

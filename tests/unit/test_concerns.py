@@ -169,6 +169,7 @@ def test_handlers_are_stuck_sooner_if_all_are_old_and_messages_wait(
     stuck = concerns()
     assert ["notice" if each.notice else "warning" for each in stuck] == ([kind] if kind else [])
     assert all("; all handlers are slow, and 3 visible messages wait" in each.text for each in stuck)
+    assert all(each.brief.endswith(", 3 wait") for each in stuck)
     assert concerns(paused="audit") == []
 
 

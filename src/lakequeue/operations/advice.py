@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import shlex
+from collections.abc import Iterable, Sequence
 
 import attrs
+
+from lakequeue.storage.roots import local_path
 
 
 @attrs.frozen
@@ -48,3 +52,12 @@ class Advice:
 
     def __str__(self) -> str:
         return "; ".join(filter(None, (self.text, *self.details, cure(self.hint, self.steps))))
+
+
+def copying(tables: Iterable[str]) -> Remedy | None:
+    """Returns the command that copies local directories before a repair. None if there are none."""
+    places = [place for place in map(local_path, tables) if place is not None]
+    if not places:
+        return None
+    command = f"cp -a {shlex.quote(os.path.commonpath(places))} COPY"
+    return Remedy(command, "first, to another disk: a repair cannot be undone")

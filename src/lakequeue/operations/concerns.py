@@ -213,7 +213,7 @@ def found(
 
 def _caution(sources: Sequence[str]) -> str:
     """Returns what a redrive repeats."""
-    return f"a redrive runs handlers of {', '.join(sources)} again, with all that failed attempts already did"
+    return f"a redrive runs handlers of {', '.join(sources)} again: what a failed attempt has done happens twice"
 
 
 def _unread_after(now: Depth, known: Sequence[ActiveConsumer]) -> float:
@@ -257,7 +257,7 @@ def _stuck(
             who, lasts = each.consumer or "a consumer without a name", shown_duration(seconds)
             text, brief = (
                 f"{who} has held a message of {name} for {lasts}{wait}",
-                f"{who} has held a message for {lasts}",
+                f"{who} has held a message for {lasts}{f', {now.counts.visible:,} wait' * blocked}",
             )
             if each.silent and not each.processes:
                 text, brief = f"{text}; {each.silent[0].not_seen()}", f"{brief}, its process is gone"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
@@ -13,7 +12,7 @@ from lakequeue.model import redrive_policies
 from lakequeue.model.clock import MICROS
 from lakequeue.model.damage import Finding
 from lakequeue.model.pauses import Pause
-from lakequeue.operations.advice import Advice, Remedy
+from lakequeue.operations.advice import Advice, Remedy, copying
 from lakequeue.operations.check import check
 from lakequeue.operations.concerns import (
     COMPACTION_CURE,
@@ -32,7 +31,6 @@ from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import Root
 from lakequeue.storage import clock_guard, compaction_notes, layout
 from lakequeue.storage.reserve import missing, space_of
-from lakequeue.storage.roots import local_path
 
 CLOCK_SECONDS = 1.0
 """Seconds by which the newest commit may be ahead of this machine's clock without a warning."""
@@ -106,12 +104,9 @@ class RootHealth:
     def copies(self) -> Remedy | None:
         """Command that copies what a repair may change. None without damage, or on an object store."""
         found = [each for each in self.findings if each.damage]
-        tables = {os.path.dirname(os.path.dirname(each.table)) if each.queue else each.table for each in found}
-        places = [place for place in map(local_path, tables) if place is not None]
-        if not places:
-            return None
-        command = f"cp -a {shlex.quote(os.path.commonpath(places))} COPY"
-        return Remedy(command, "first, to another disk: a repair cannot be undone")
+        return copying(
+            os.path.dirname(os.path.dirname(each.table)) if each.queue else each.table for each in found
+        )
 
     def advice(self) -> Iterator[Advice]:
         """Yields advice on all problems except those in ``findings``, most urgent first."""

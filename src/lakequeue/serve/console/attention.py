@@ -23,6 +23,7 @@ from lakequeue.entry_verbs import (
     Remedy,
     all_consumers,
     concerns,
+    copying,
     depths,
     errors_of,
     idle_consumers,
@@ -182,7 +183,7 @@ class Attention:
             if queue.name not in may:
                 continue
             if isinstance(state, DamagedTable) or queue.key in met:
-                damaged.append(_damaged(queue.name))
+                damaged.append(_damaged(queue, caller))
             elif isinstance(state, LakeQueueError):
                 text = f"{queue.name} cannot be read: {ErrorResponse.of(state).message}"
                 steps = (_check(queue.name),)
@@ -262,11 +263,13 @@ class Attention:
         return found
 
 
-def _damaged(name: str) -> dict[str, Any]:
+def _damaged(queue: Queue, caller: Caller) -> dict[str, Any]:
+    name, copies = queue.name, copying(queue) if caller.may(ANY, None) else None
     repair = Remedy(f"lakequeue repair {name}", "shows what is lost, asks, and mends it")
+    steps = [_check(name), *filter(None, [copies]), repair]
     text = f"{name} is damaged: a call within the last hour met a missing or changed file"
     hint = "after a repair, this goes within a minute"
-    return attrs.asdict(Concern(name, "unreadable", text, hint, (_check(name), repair), "damaged"))
+    return attrs.asdict(Concern(name, "unreadable", text, hint, steps, "damaged"))
 
 
 def _check(name: str) -> Remedy:

@@ -67,7 +67,7 @@ function cureOf({ hint, steps = [], largest = {} }, runbook) {
 function errorsOf({ queue, errors = {}, examples = {} }) {
   const found = Object.entries(errors);
   if (!found.length) return null;
-  const example = (error) => examples[error] && [": ", el("span", { class: "quiet" }, examples[error])];
+  const example = (error) => examples[error] && [": ", el("span", { class: "quiet example", title: examples[error] }, examples[error])];
   const links = found.slice(0, ERRORS).map(([error, number], index) => [index ? ", " : "", el("a", { href: lettersHash(queue, error) }, `${number} ${error}`), example(error)]);
   return [" (", links, found.length > ERRORS ? ` and ${found.length - ERRORS} more` : "", ")"];
 }

@@ -267,7 +267,7 @@ export function queue(name, tab, signal, reload) {
     const parts = [["sent", "sent"], ["received", "received here"], ["deleted", "deleted"]];
     rates.replaceChildren(
       ...(found === null
-        ? [speed.node.hidden || depths.hidden ? "Rates are known after a minute." : ""]
+        ? [speed.node.hidden && !faults.has(depths) ? "Rates are known after a minute." : ""]
         : [
             "Per minute: ",
             ...parts.flatMap(([key, label]) => [el("b", {}, rate(found[key])), ` ${label}  `]),
@@ -354,10 +354,10 @@ export function queue(name, tab, signal, reload) {
         button.disabled = action === "PurgeQueue" && !(stored(last.counts) || last.counts.rewindable);
         button.title = button.disabled ? "There is nothing to purge." : "";
       }
-      showRates(last.rates);
       concerns.update().catch(() => {}); // a key may see the queue, and not the list; nothing waits for it
       await reading(part.root, () => part.update(last));
       if (performance.now() - drawnAt > CHART_INTERVAL) await reading(depths, draw);
+      showRates(last.rates);
       return last;
     },
   };
