@@ -28,7 +28,7 @@ from lakequeue.storage.ledger import create_ledger
 from lakequeue.storage.roots import local_path
 
 STORE_HOLDS = 5
-"""On an object store, a burst should allow as many messages as the rate limit does in these seconds."""
+"""Seconds. A burst is too small for an object store if the rate limit allows more messages in this time."""
 _log = logging.getLogger("lakequeue")
 
 
@@ -54,7 +54,7 @@ class _ByName(dict[str, Any]):
 
 
 def read(queue: OpenQueue, names: Sequence[str], wire: bool) -> dict[str, Any]:
-    """Returns attributes of a queue. If ``wire``, returns SQS names and texts, and counts of messages (QUE-23)."""
+    """Returns attributes of a queue; if ``wire``, as SQS does: SQS names, texts, message counts (QUE-23)."""
     with queue.service("attributes"):
         queue.reload()
         if not wire and not any(name[:1].isupper() for name in {*names} - {"All"}):
@@ -73,7 +73,10 @@ def read(queue: OpenQueue, names: Sequence[str], wire: bool) -> dict[str, Any]:
 
 
 def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, Any]]) -> None:
-    """Changes attributes in the catalog, then in each shard (QUE-25). Calls ``changes`` with the newest ones."""
+    """Changes attributes in the catalog, then in each shard (QUE-25). The function ``changes`` gets the newest
+    attributes, and returns the new values by name. It is called again if another process has changed the queue's
+    row.
+    """
     with queue.service("set_attributes"):
         queue.root.check_clock(queue.name)
         made, before = 0, queue.attributes.pace

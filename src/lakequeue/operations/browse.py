@@ -49,12 +49,12 @@ PAGE = 256
 FEW_BACK = 16
 """Number of messages in the first read when a shard is read from its end."""
 _FEW = 16
-"""Number of messages that are built together. If the average message exceeds ``_FEW_BYTES``, this is one."""
+"""Number of messages that are built together: one if their average size exceeds ``_FEW_BYTES``."""
 _FEW_BYTES = 16 << 10
 GROWTH = 4
 """Maximum size of a later batch of a search, as a multiple of the first batch."""
 BYTES = 8 * 2**20
-"""Maximum bytes of a queue's batches in memory. Shards share it equally, but a shard gets at least an eighth."""
+"""Maximum bytes of a queue's batches in memory. Each shard gets an equal part, but at least ``BYTES / 8``."""
 
 Where: TypeAlias = str | Condition | None
 _Page = TypeVar("_Page")
@@ -85,7 +85,9 @@ class MessageBatch:
     """Rows of the log, one row for each offset."""
 
     def table(self, names: Collection[str]) -> pa.Table:
-        """Returns the columns ``names`` of ``JUDGED`` for the batch, or ``message_id`` if there are no names."""
+        """Returns the batch's values as a table with those columns of ``JUDGED`` that ``names`` lists; only
+        ``message_id`` if ``names`` is empty.
+        """
         return self.judge.judge(self.offsets, integers(self.rows["sent_at"]), self.rows, names or ["message_id"])
 
     @cached_property
@@ -97,7 +99,7 @@ class MessageBatch:
         return self.table(PEEKED)
 
     def found(self, condition: Predicate | None, newest: bool = False) -> Iterator[tuple[int, PeekedMessage]]:
-        """Yields index and message for each message that meets ``condition``, or for each if it is None."""
+        """Yields each message that meets ``condition``, with its index in the batch. None selects all messages."""
         if condition is None:
             indexes: Integers = np.arange(len(self.offsets))
         else:
@@ -242,7 +244,7 @@ def peek(queue: OpenQueue, where: Where, limit: int, interrupt: Interrupt | None
 
 
 def page(search: Search, collect: Callable[[Search], _Page]) -> _Page:
-    """Runs a search as one call on the queue. Returns the result of ``collect(search)``."""
+    """Calls the function ``collect`` with a search, as one call on the queue. Returns the function's result."""
     with search.queue.service("peek_history" if search.history else "peek") as call:
         result = collect(search)
         call.messages = search.found

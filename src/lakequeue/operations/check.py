@@ -25,7 +25,7 @@ READS = 3
 
 
 def check(root: Root, name: str | None = None, space: bool = True) -> list[Finding]:
-    """Returns all damage of a root, or of one queue; see ``LakeQueue.check``. ``space`` adds full disks."""
+    """Returns all damage of a root or queue; see ``LakeQueue.check``. If ``space``, also reports a full disk."""
     with root.storage_errors():
         store, shards = root.engine.store, shards_of(root, name)
         found = _agreed(lambda: _catalog_findings(store, root, name))
@@ -39,7 +39,7 @@ def check(root: Root, name: str | None = None, space: bool = True) -> list[Findi
 
 
 def shards_of(root: Root, name: str | None) -> list[tuple[QueueRow, int]]:
-    """Returns row and number of each shard of the queue ``name``, or of all queues. Raises QueueDoesNotExist."""
+    """Returns each shard of one queue or all queues, as catalog row and number. Raises QueueDoesNotExist."""
     catalog = find_catalog(root.engine.store, root.path)
     rows = [row for row in catalog.rows if row.deleted_at is None]
     if name is not None:
@@ -90,7 +90,7 @@ def _catalog_findings(store: Store, root: Root, name: str | None) -> Iterator[Fi
 
 
 def _agreed(read: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """Returns the problems that all ``READS`` reads find, because a concurrent removal may break a read."""
+    """Returns the problems that all ``READS`` reads find. A concurrent removal can cause a problem in one read."""
     found = list(read())
     for _ in range(READS - 1):
         if not found:

@@ -131,7 +131,9 @@ def get(queue: OpenQueue, message_id: str) -> PeekedMessage:
 
 
 def _looks(queue: OpenQueue, message_id: str) -> Iterator[list[_Place]]:
-    """Yields two lists of places of a message id: first the places near the time in the id, then all places."""
+    """Yields first the places of the id's messages that were sent near the time in the id, if there are any, and
+    then the places of all messages with the id. Raises InvalidParameterValue if no message has the id.
+    """
     queue.learn_of_shards()
     made = sent_about(message_id)
     if made is not None and (near := _places(queue, message_id, (made - NEAR, made + NEAR))):
@@ -151,7 +153,7 @@ def _places(queue: OpenQueue, message_id: str, sent: tuple[int, int] | None = No
 
 
 def tasks_of_message(queue: OpenQueue, message_id: str) -> list[list[spark_tasks.Place]]:
-    """Returns the places of messages with this id, as one list for each Spark task."""
+    """Returns the places of messages with this id. Each place is in a list of its own, for one Spark task."""
     queue.learn_of_shards()
     row = queue.row
     with queue.root.storage_errors():

@@ -33,7 +33,7 @@ class ClaimedPart(NamedTuple):
 
 @attrs.define
 class FreeHands:
-    """Free handlers of a consumer. ``passed`` counts messages that were not claimed for lack of a handler."""
+    """Number of free handlers. ``passed`` counts messages that a claim skipped for lack of a free handler."""
 
     free: Callable[[], int]
     passed: int = 0
@@ -47,7 +47,7 @@ class ClaimPlan:
     wanted: Claim
     """The claim for all shards together. Each shard is asked only for the messages that are still missing."""
     enough: int = 0
-    """Number of messages that are enough, so that no further shard is asked. 0 means ``wanted.max_messages``."""
+    """If this many messages were claimed, no further shard is asked. 0 stands for ``wanted.max_messages``."""
     hands: FreeHands | None = None
     settling: Settling | None = None
     """Receipts to settle in the same commits as the claims."""

@@ -108,7 +108,9 @@ class Collector:
             return waiting.sent
 
     def flush(self) -> None:
-        """Commits the collected messages. Waits, except in a callback. Raises the first unread error."""
+        """Commits the collected messages, and waits for the commit; does not wait if a callback of a send calls
+        this method. Raises the first error of a send whose result nobody read.
+        """
         with self._changed:
             added = self._added
             if self._waiting:

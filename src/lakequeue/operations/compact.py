@@ -47,7 +47,7 @@ DELETED_KEPT = 24 * 3600 * MICROS
 FOLDERS_KEPT = 3600
 """Seconds for which an empty directory is kept, because a process may be about to write into it."""
 LONGEST_WITHIN = 24 * 3600
-"""Maximum of ``compact_root``'s argument ``within``, in seconds. Without it, pinned files stay as long."""
+"""Maximum seconds for ``within`` of ``compact_root``. Without ``within``, pinned files are kept this long."""
 
 Progress = Callable[[int, int, str], None]
 
@@ -75,7 +75,7 @@ class CompactionSummary:
     segments_merged: int = 0
     """Number of segments that were merged or rewritten."""
     segments_cut: int = 0
-    """Number of segments that lost at least half of their rows or bodies."""
+    """Number of segments that were rewritten, because at least half of their rows or bodies were not needed."""
     ledgers_rewritten: int = 0
     """Number of shards whose ledger was rewritten into fewer files."""
     files_freed: int = 0
@@ -86,7 +86,7 @@ class CompactionSummary:
 
     @contextmanager
     def step(self, what: str, last: bool = False) -> Iterator[None]:
-        """Records an error of the block. Raises QueueDoesNotExist, and if ``last`` is False also ReplacedLog."""
+        """Turns an error of the block into a failure. Raises QueueDoesNotExist; ReplacedLog unless ``last``."""
         try:
             yield
         except QueueDoesNotExist:
@@ -103,19 +103,17 @@ class CompactionSummary:
         return self == CompactionSummary(self.queue, self.region)
 
     def freed(self, freed: Freed) -> None:
-        """Adds the number of removed files, and their size in bytes, to the summary."""
         self.files_freed += freed.files
         self.bytes_freed += freed.bytes
 
     def merged(self, merged: MergeCounts) -> None:
-        """Adds the numbers of dropped, merged and cut segments to the summary."""
         self.segments_dropped += merged.dropped
         self.segments_merged += merged.merged
         self.segments_cut += merged.cut
 
 
 Passed: TypeAlias = tuple[CompactionSummary, list[StatsRow], Note | None]
-"""Summary of a pass, counts of the queue (may be empty), and a note. The note is None after a pass with work."""
+"""Results of a pass: summary, counts of the queue (may be empty), and a note (None if the pass found work)."""
 
 
 @attrs.frozen
@@ -131,7 +129,7 @@ class QueuePass:
     """Seconds for which files are kept for readers; see ``compact_root``. None for the default."""
 
     def run(self, elsewhere: bool = False) -> Passed:
-        """Makes the pass, if the queue exists. On another machine (``elsewhere``), refuses network disks."""
+        """Makes the pass, if the queue exists. If ``elsewhere`` (on another machine), refuses network disks."""
         summary = CompactionSummary(self.queue, self.region)
         with summary.step("compaction", last=True):
             if elsewhere:
@@ -201,9 +199,9 @@ def why_only_here(root: Root) -> str | None:
 def compact_root(
     root: Root, progress: Progress | None = None, deal: Deal | None = None, within: float | None = None
 ) -> list[CompactionSummary]:
-    """Makes one pass over the queues of all regions; see ``LakeQueue.compact``. ``deal`` lets other processes make
-    the passes. With ``within``, the pass skips no queue, and keeps files for readers of the last ``within``
-    seconds (DUR-65).
+    """Compacts every queue of all regions once, and the root's own tables; see ``LakeQueue.compact``. If ``deal``
+    is given, the queues are distributed to other processes, which compact them. If ``within`` is given, no queue
+    is skipped, and files are kept for readers of the last ``within`` seconds (DUR-65).
     """
     _check_within(root, within)
     if deal and not can_be_dealt(root):

@@ -30,24 +30,25 @@ from lakequeue.storage.catalog import QueueRow
 UNREAD_SECONDS = 15 * 60
 """Seconds after which a queue counts as unread: it has visible messages, and nobody receives them."""
 KILLED_SECONDS = 60
-"""Seconds that replace ``UNREAD_SECONDS`` if no consumer runs, and one was killed within ``KILLED_WITHIN``."""
+"""Used instead of ``UNREAD_SECONDS`` if no consumer runs, and one was killed in the last ``KILLED_WITHIN``."""
 KILLED_WITHIN = 3600
-"""Maximum seconds since the last report of a killed consumer for ``KILLED_SECONDS``."""
+"""Seconds since the last report of a killed consumer, after which ``KILLED_SECONDS`` no longer applies."""
 STUCK_SECONDS = 3600
 """Seconds after which a consumer that holds a message is stuck, unless the visibility timeout is longer."""
 SLOW_SECONDS, SLOW_TIMEOUTS = 300, 10
-"""Seconds, and number of visibility timeouts, after which a handler is slow. It is then stuck, too, if all running
-handlers of the queue are slow, and messages wait."""
+"""A handler is slow after ``SLOW_SECONDS``, or after ``SLOW_TIMEOUTS`` visibility timeouts if these take longer.
+If messages wait, and all running handlers of the queue are slow, the handlers' consumers count as stuck.
+"""
 PAUSED_SECONDS = 24 * 3600
 """Seconds for which a pause is a notice, and no warning."""
 GROWTH_SECONDS = 3600
 LEAST_GROWTH, GROWTH_SHARE = 100, 0.2
-"""A queue counts as growing if its visible messages grow in an hour by both this number and this share."""
+"""A queue is growing if, in an hour, its visible messages grow by at least this number, and by this share."""
 COMPACTION_CURE = (Remedy("lakequeue compact", "every minute, or every five minutes on an object store"),)
 COMPACTION_SECONDS = 6 * 3600
 """Seconds since the last compaction pass after which a warning is given."""
 FULL_SHARE = 0.95
-"""Share of a limit from which a queue counts as full."""
+"""A queue is full if a count, such as its messages in flight, has reached this share of the count's limit."""
 EXPIRING_SHARE = 0.25
 """Part of the retention period. A warning is given if the oldest message expires within this part."""
 LETTERS = 1_000
@@ -112,7 +113,9 @@ class Concern:
         return Advice(text, self.hint, self.steps, self.kind in URGENT, self.kind, self.notice, details)
 
     def with_errors(self, found: Mapping[str, ErrorCount]) -> Concern:
-        """Returns a copy with the errors of dead letters, and commands that redrive the most frequent of them."""
+        """Returns a copy with the errors of dead letters, and with commands that redrive the dead letters of the
+        most frequent errors.
+        """
         errors = {error: each.messages for error, each in found.items()}
         named = attrs.evolve(self, errors=errors, examples={error: each.example for error, each in found.items()})
         if len(errors) < 2:
@@ -141,7 +144,7 @@ class ErrorCount(NamedTuple):
 
 
 def errors_of(queue: OpenQueue) -> dict[str, ErrorCount]:
-    """Counts the newest dead letters by error class, most frequent first. Empty if they cannot be read."""
+    """Counts the newest dead letters by error class, most frequent class first. Empty if the reads fail."""
     try:
         reasons = page(
             Search(queue, None, LETTERS, newest=True),
@@ -163,8 +166,9 @@ def found(
     sources: Sequence[str],
     before: int | None,
 ) -> Iterator[Concern]:
-    """Yields the concerns that follow from a queue's depth and from all its consumers. ``sources`` names the
-    queues whose dead letters come here. ``before`` is the number of visible messages ``GROWTH_SECONDS`` ago.
+    """Yields the concerns that follow from a queue's depth ``now``, and from its consumers. ``sources`` are the
+    names of the queues whose dead letters come to this queue. ``before`` is the number of visible messages
+    ``GROWTH_SECONDS`` ago; None if unknown.
     """
     counts, quoted = now.counts, shlex.quote(name)
     for pause in attributes.pauses:
@@ -212,12 +216,10 @@ def found(
 
 
 def _caution(sources: Sequence[str]) -> str:
-    """Returns what a redrive repeats."""
     return f"a redrive runs handlers of {', '.join(sources)} again: what a failed attempt has done happens twice"
 
 
 def _unread_after(now: Depth, known: Sequence[ActiveConsumer]) -> float:
-    """Returns the seconds without a receive after which a queue is unread."""
     since = now.at - KILLED_WITHIN * MICROS
     killed = any(to_micros(process.seen_at) >= since for each in known for process in each.silent)
     return KILLED_SECONDS if killed and not any(each.processes for each in known) else UNREAD_SECONDS
@@ -273,7 +275,7 @@ def _stuck(
 
 
 def _all_older(now: Depth, known: Sequence[ActiveConsumer], seconds: float) -> bool:
-    """True if a handler runs, and if all running handlers, and all receives of messages in flight, are older."""
+    """True if handlers run, and no handler or receive of a message in flight is younger than ``seconds``."""
     until = now.at - seconds * MICROS
     handlers = [process.oldest_handler for each in known for process in each.processes if process.oldest_handler]
     receives = [each.newest_receive for each in known if each.newest_receive]
@@ -330,7 +332,9 @@ def _look(process: ConsumerProcess) -> Remedy:
 
 
 def _end(process: ConsumerProcess) -> Remedy:
-    """Returns the command that ends a process. `lakequeue consume` takes up to its drain timeout, 30 seconds."""
+    """Returns the command that ends a process. `lakequeue consume` may need its drain timeout, 30 seconds, to
+    end.
+    """
     ends = f"on {process.host} ends it"
     if process.dumps:
         ends += " within 30s, unless --drain-timeout is longer, and hands its messages back; kill -9 if it stays"
@@ -392,7 +396,7 @@ def an_hour_ago(root: Root) -> dict[str, int]:
 
 
 def an_hour_before(counted: Mapping[str, Sequence[tuple[int, int]]], now: int) -> dict[str, int]:
-    """Returns the earliest count of each queue that is 50 to 60 minutes old. ``now`` is in microseconds."""
+    """Returns each queue's earliest count among those that are 50 to 60 minutes old. ``now``: microseconds."""
     begin = now - GROWTH_SECONDS * MICROS
     latest = begin + GROWTH_SECONDS * MICROS // 6
     first = {key: next((point for point in points if point[0] >= begin), None) for key, points in counted.items()}

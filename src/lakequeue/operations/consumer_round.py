@@ -22,7 +22,9 @@ from lakequeue.shard.commands import Claim
 
 @attrs.frozen
 class Exchanged:
-    """The outcomes of receipts (None or an error), and claimed messages. ``refused`` is an error of the claim."""
+    """Results of an exchange: for each receipt, its error, or None if it was settled; and the claimed messages. If
+    the claim failed, ``refused`` is its error.
+    """
 
     errors: Sequence[QueueServiceError | QueueClientError | None]
     messages: Sequence[Message] = ()

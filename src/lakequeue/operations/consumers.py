@@ -50,7 +50,7 @@ class ActiveConsumer:
 
 
 def consumers(queue: OpenQueue, running: Running | None = None) -> list[ActiveConsumer]:
-    """Returns a queue's consumers by last receive, newest first. Idle and killed consumers come last (JOB-14)."""
+    """Returns a queue's consumers, latest receive first, then idle and killed consumers (JOB-14)."""
     with queue.service("consumers"):
         now = queue.now()
         parts = of_each_shard(queue, lambda shard: shard.ledger.query(lambda machine: machine.holdings(now)))
@@ -189,7 +189,6 @@ class LongestHandler:
 
 
 def _age(process: ConsumerProcess) -> float:
-    """Returns how many seconds a process's oldest handler call had run at the last report."""
     return 0.0 if process.oldest_handler is None else (process.seen_at - process.oldest_handler).total_seconds()
 
 

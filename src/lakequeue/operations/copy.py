@@ -75,7 +75,7 @@ class ShardCopy:
         return stored(self.counts)
 
     def is_behind(self, sends: Mapping[str, int]) -> bool:
-        """True if the log received moved messages, or messages of the bulk sends ``sends``, after the snapshot."""
+        """True if the log received moved messages, or a bulk send of ``sends``, after the snapshot."""
         self.log.table.refresh()
         newest, then = self.log.table.state.transactions, self.log.transactions
         return _moves(newest) != _moves(then) or any(
@@ -179,7 +179,7 @@ class ShardCopies:
         return [place for place, changed in zip(places, behind, strict=True) if changed]
 
     def _find_unfinished(self) -> None:
-        """If only some shards have committed a bulk send, adds the send's files to the other snapshots."""
+        """If a bulk send reached only some shards, adds its files to the snapshots of the shards that lack it."""
         self._unfinished = []
         waiting: dict[Place, list[LiveFile]] = {}
         for key, of_queue in self._manifests.items():
@@ -243,7 +243,7 @@ class ShardCopies:
         raise QueueClientError(f"{source.uri}/relays changes faster than it can be copied; try again")
 
     def _copy_table(self, path: Callable[[str], str]) -> TableSnapshot | None:
-        """Copies a table of the root. Returns None if the source has no such table, or the target has one."""
+        """Copies a table of the root, unless the source lacks it or the target has it; then returns None."""
         paths = [path(engine.store.root) for engine in (self._from, self._to)]
         if not self._from.exists(paths[0]) or self._to.exists(paths[1]):
             return None
@@ -325,7 +325,6 @@ class CopiedQueue:
 
     @classmethod
     def of(cls, row: QueueRow, shards: Sequence[ShardCopy]) -> CopiedQueue:
-        """Builds the summary from the copied shards of a queue."""
         tables = [table for shard in shards for table in (shard.ledger, shard.log)]
         return cls(
             row.name,

@@ -81,8 +81,9 @@ def _check_new(root: Root, name: str, attributes: QueueAttributes) -> None:
 
 
 def _added(root: Root, row: QueueRow, checked: Ids, check: Callable[[], None]) -> QueueRow | None:
-    """Creates the tables and the row of a new queue. Returns the row. If another process was faster, returns the
-    other row. Returns None if the creation took too long, because a compactor may remove the tables.
+    """Creates the tables and the row of a new queue, and returns the row. If another process created the queue
+    first, returns that process's row. Returns None if the creation took too long: a compactor may then already
+    have removed the new tables.
 
     Args:
         checked: fence of the name at the last ``check``. If the fence has changed, ``check`` is repeated.
@@ -122,7 +123,7 @@ def _updated(queue: OpenQueue, given: Mapping[str, Any], tags: Mapping[str, str]
 
 
 def _compare(row: QueueRow, given: dict[str, Any], always_refused: bool) -> None:
-    """Raises QueueNameExists if attributes differ, or if the profile never reuses names (QUE-15, QUE-16)."""
+    """Raises QueueNameExists if attributes differ, or if the profile opens no existing queue (QUE-15, QUE-16)."""
     differences = QueueAttributes.from_wire(row.attributes).differences(given)
     if always_refused or row.attributes.get("Profile") == "cmq":
         raise QueueNameExists(f"A queue named {row.name} already exists.")

@@ -65,7 +65,7 @@ def undecided(queue: OpenQueue) -> list[UndecidedDelivery]:
 
 
 def decide(queue: OpenQueue, delivered: bool) -> int:
-    """Decides that all undecided deliveries have arrived, or have not (TAB-10). Returns the number of messages."""
+    """Ends all undecided deliveries, as arrived if ``delivered`` (TAB-10). Returns the number of messages."""
     steps, decided = Steps("the decision"), 0
     with queue.service("decide") as call:
         for shard in queue.shards:
@@ -77,7 +77,9 @@ def decide(queue: OpenQueue, delivered: bool) -> int:
 
 
 def renew(queue: OpenQueue, apply: bool) -> list[Repair]:
-    """Gives a queue a new delivery id, and drops old marks (TAB-9, TAB-12). Changes nothing unless ``apply``."""
+    """Gives a queue a new delivery id, and drops the marks of earlier deliveries, whose messages become visible
+    (TAB-9, TAB-12). Changes nothing unless ``apply``.
+    """
     if queue.attributes.table is None:
         raise InvalidParameterValue.of(True, "new_delivery_id", f"{queue.name} has no delivery table.")
     now = queue.now()

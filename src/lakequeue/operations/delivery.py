@@ -134,7 +134,6 @@ class Delivering:
         self.leased = self.leased.part_of(self._held_but(by_offset), self.leased.mark)
 
     def _command(self, commands: Sequence[Command]) -> int:
-        """Settles messages of the lease. Returns the number of settled messages."""
         with self.queue.service("settle_lease"):
             results = self._shard.ledger.command(commands, self.queue.now)
         for result in results:
@@ -143,7 +142,6 @@ class Delivering:
         return sum(result.value.released + result.value.done for result in results)
 
     def _held_but(self, offsets: Container[int]) -> list[tuple[int, int]]:
-        """Returns the offset ranges of the lease's messages, without the messages at ``offsets``."""
         spans = self.leased.parts[0].spans
         return ranges([each for start, end in spans for each in range(start, end + 1) if each not in offsets])
 
@@ -243,8 +241,8 @@ class Delivering:
             return counts
 
     def anew(self, parts: Sequence[Sequence[str]] | None = None) -> list[Delivering] | None:
-        """Ends a refused delivery (TAB-27). Makes a new delivery for each part of its messages. Returns None if
-        the rows had arrived after all, so that the messages were deleted.
+        """Blocks a refused delivery, and makes a new delivery for each part of its messages (TAB-27). Returns None
+        if the rows had arrived after all; the messages are then deleted.
 
         Args:
             parts: the receipt handles of each part; None for a single part.

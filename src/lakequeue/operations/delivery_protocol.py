@@ -58,7 +58,7 @@ class DeliveryTable(Protocol):
     @property
     def uri(self) -> str: ...
     def latest(self) -> DeliverySnapshot | None:
-        """Returns a snapshot that was kept, or else the newest. Returns None if the table is missing."""
+        """Returns the snapshot from ``keep``, or else the newest. Returns None if the table is missing."""
         ...
 
     def keep(self, snapshot: Any) -> None:
@@ -74,7 +74,7 @@ class DeliveryTable(Protocol):
 
 
 class DeliveryMarks(Protocol):
-    """The mark of one delivery, a slot and a number. The ledger of a shard marks the delivery's messages."""
+    """The messages that the ledger of a shard has marked for one delivery. The mark is a slot and a number."""
 
     @property
     def delivery(self) -> DeliveryIdentity: ...
@@ -84,11 +84,11 @@ class DeliveryMarks(Protocol):
         ...
 
     def table_id(self) -> str | None:
-        """Returns the table's id in the ledger, or None. Returns "" if the marks are for an earlier table."""
+        """Returns the id of the table in the ledger: None if missing, "" if the marks are for an earlier table."""
         ...
 
     def record(self, table_id: str) -> str | None:
-        """Records the table's id if there is none. Returns the ledger's id, or None if the mark is gone."""
+        """Records the table's id if the ledger has no id. Returns the ledger's id, or None if the mark is gone."""
         ...
 
     def delete(self) -> LeaseCounts: ...
@@ -98,7 +98,9 @@ class DeliveryMarks(Protocol):
         ...
 
     def decide(self, delivered: bool, unrecorded: bool = False) -> int:
-        """Deletes or releases marked messages. With ``unrecorded``, only if the ledger has no table id."""
+        """Deletes the marked messages if they were ``delivered``, and otherwise releases them. With
+        ``unrecorded``, does so only if the ledger has no table id. Returns the number of messages.
+        """
         ...
 
 

@@ -21,9 +21,9 @@ from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.stats_rows import StatsRow
 
 NEWEST_COMMITS = 50
-"""Maximum number of entries of each log, beginning with the newest, in which lost races are counted."""
+"""Maximum number of newest entries of each log in which lost races are counted."""
 LEAST_COMMITS, MOST_ENTRIES = 5, 800
-"""Number of entries in which lost races are counted: minimum per log, and maximum for all logs together."""
+"""Lost races are counted in ``MOST_ENTRIES`` newest entries of all logs, but in ``LEAST_COMMITS`` of each."""
 
 _NOTED = [field.name for field in attrs.fields(QueueCounts) if field.name in attrs.fields_dict(StatsRow)]
 """Names of the counts in the compactor's notes. The count of undecided messages is not in the notes."""
@@ -91,7 +91,9 @@ class Depth:
         return sent / seconds, (sent - (self.stored - before.stored)) / seconds
 
     def stay_since(self, before: Depth) -> float | None:
-        """Returns the average seconds from visible to deleted (Little's law). None if no message was deleted."""
+        """Returns the average seconds from when a message is visible until its deletion, by Little's law and the
+        rates since ``before``. None if no message was deleted.
+        """
         _, consumed = self.rates_since(before)
         waiting = sum(each.counts.visible + each.counts.in_flight for each in (before, self)) / 2
         return waiting / consumed if consumed is not None and consumed > 0 else None

@@ -24,7 +24,7 @@ from lakequeue.storage.stores import Store
 SPARSE = timedelta(seconds=150)
 """Maximum time between two points of a plot. If the time is longer, the depth in between is unknown."""
 MOST = 50
-"""Maximum number of ledger versions to open per shard. Also the number of regular instants with a depth."""
+"""Ledgers are opened in at most this many versions per shard. Depths are computed at as many regular instants."""
 
 
 def depth_history(queue: OpenQueue, since: datetime) -> list[Depth]:
@@ -116,6 +116,5 @@ class _PastLedger:
         return min([self._head.head_offset, *(run.first for run in self._runs)]) >= self._log.begin
 
     def at(self, instant: int) -> ShardDepth:
-        """Returns the depth of the shard at an instant when this version was the newest."""
         log = self._log.until(instant, self._head.head_offset)
         return ShardDepth.of(ShardMachine(self._head, self._runs, log, self._history), instant)

@@ -25,7 +25,7 @@ GROUPS = pa.schema(
         ("noisy", pa.bool_()),
     ]
 )
-"""Columns of groups with visible or in-flight messages. ``oldest_age`` is in seconds, for visible messages."""
+"""Columns of groups with visible or in-flight messages. ``oldest_age`` is in seconds, of visible messages only."""
 
 _IN_FLIGHT = (MessageState.IN_FLIGHT.value, MessageState.MOVING.value)
 _COUNTED = pc.field("state").isin([MessageState.VISIBLE.value, *_IN_FLIGHT])
@@ -40,7 +40,7 @@ def group_counts(queue: OpenQueue, limit: int) -> list[GroupCounts]:
 
 
 def largest(sums: pa.Table, limit: int) -> list[GroupCounts]:
-    """Returns the largest groups in ``sums``, up to ``limit``. The function ``group_sums`` makes ``sums``."""
+    """Returns the ``limit`` largest groups in ``sums``, a result of ``group_sums``."""
     most = sums.append_column("all", pc.add(sums["visible"], sums["in_flight"]))
     order = [("all", "descending"), ("group_id", "ascending")]
     return [GroupCounts(**row) for row in most.sort_by(order).slice(0, limit).drop_columns("all").to_pylist()]

@@ -40,7 +40,7 @@ from lakequeue.storage.table_version import TableVersion
 ROWS = 8_192
 """Maximum number of messages in a batch."""
 BYTES = 32 << 20
-"""Maximum estimated bytes of a batch in memory. Without it, 8,192 of the largest messages would take 8 GiB."""
+"""Maximum estimated bytes of a batch in memory. Without this limit, 8,192 of the largest messages take 8 GiB."""
 FEW = 16
 """Number of messages in the first batch, so that a reader of a single message opens few files."""
 
@@ -160,7 +160,7 @@ class JudgedShard:
         return [found[group][:2] for group in chosen]
 
     def _alternatives(self, index: int, first: int, last: int) -> list[ds.Expression]:
-        """Returns a condition for each state that messages may have. Each message meets one of the conditions."""
+        """Returns a condition for each possible state of the range's messages. Each message meets one or more."""
         return [self._known(index, first, last, state) for state in self._states(index, first, last)]
 
     def _known(self, index: int, first: int, last: int, state: MessageState) -> ds.Expression:
@@ -246,8 +246,8 @@ def _rows_of(group: pq.RowGroupMetaData, names: Sequence[str]) -> int:
 def surviving(
     known: Sequence[Sequence[ds.Expression]], condition: ds.Expression | None, schema: pa.Schema = JUDGED
 ) -> list[int]:
-    """Returns the indexes of those parts, such as files, that may have rows for ``condition``. ``known`` has a
-    list of conditions for each part. Each row of the part meets one of these.
+    """Returns the indexes of the parts, for example files, in which a row may meet ``condition``. ``known`` has a
+    list of conditions for each part: each row of a part meets at least one condition of the part's list.
     """
     if condition is None:
         return list(range(len(known)))

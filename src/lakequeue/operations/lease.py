@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SMALL_COUNT, SMALL_BYTES = 1_000, 1 << 20
-"""Maximum number of messages of a small lease, and maximum bytes of the messages' files."""
+"""A small lease has at most ``SMALL_COUNT`` messages, in files with at most ``SMALL_BYTES`` bytes in total."""
 
 
 @attrs.frozen
@@ -146,7 +146,7 @@ def batches(leased: LeasedMessages, columns: Sequence[str] | None) -> pa.RecordB
 
 
 def tasks_of(leased: LeasedMessages) -> list[LeaseTask]:
-    """Splits the messages into tasks of about ``TASK_BYTES``. A large lease's last message is a separate task."""
+    """Makes tasks of about ``TASK_BYTES``. If the lease is not small, its last message is a task by itself."""
     places, columns = stored(leased)
     if not places:
         return []
@@ -191,7 +191,9 @@ def extend(leased: LeasedMessages, visibility_timeout: Duration) -> tuple[LeaseC
 
 
 def release(leased: LeasedMessages, error: BaseException | None = None, unseen: bool = False) -> LeaseCounts:
-    """Makes all messages visible. Returns the counts. With ``unseen``, the receive does not count."""
+    """Makes all messages visible. With ``unseen``, the receive does not count. Returns counts of released and lost
+    messages.
+    """
     failure = None if error is None else _reason(leased, error)
 
     def command(part: ClaimedPart) -> Command:
@@ -230,7 +232,9 @@ def delete(leased: LeasedMessages, kept: Mapping[str, str | None] = _NONE_KEPT) 
 def failures_of(
     leased: LeasedMessages, failed: Mapping[str, str | None]
 ) -> dict[int, dict[int, DeadLetterReason]]:
-    """Returns failures by shard and offset. ``failed`` and the errors are as for ``kept`` in ``delete``."""
+    """Returns the failures of messages by shard, then by offset. ``failed`` has the form of the argument ``kept``
+    of ``delete``. Raises the same errors as ``delete``, except LeaseLost.
+    """
     queue = leased.queue
     offsets: dict[int, dict[int, str | None]] = {}
     for text, shard, offset in _offsets_of_ids(leased, {text for text in failed if is_message_id(text)}):
@@ -326,7 +330,9 @@ def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
 
 
 def resumed(queue: OpenQueue, lease_id: str, timeout: float | None) -> LeasedMessages | None:
-    """Extends and returns the lease of an interrupted batch. None if ended, or if the table decides (TAB-31)."""
+    """Extends the lease of an interrupted batch, and returns the lease. Returns None if the lease has ended. Also
+    returns None if the lease delivers to a table, which then decides if the messages are deleted (TAB-31).
+    """
     leased = held(queue, lease_id)
     if leased is None:
         return None

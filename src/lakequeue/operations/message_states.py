@@ -121,7 +121,7 @@ class Judge:
     def of(
         cls, queue: str, region: str, shard: int, head: Head, now: int, held_from: int, runs: pa.RecordBatch
     ) -> Judge:
-        """Makes a ``Judge`` for ``now``, or for the last commit if later. ``runs`` comes from ``stored_runs``."""
+        """Makes a ``Judge`` for ``now`` or the last commit, whichever is later. ``runs``: see ``stored_runs``."""
         attributes, instant = QueueAttributes.from_wire(head.attributes), max(now, head.committed_at)
         return cls(queue, region, shard, head, attributes, instant, held_from, runs)
 
@@ -247,7 +247,7 @@ def _source_names(arns: pa.Array) -> pa.Array:
 
 
 def _of_notes(rows: pa.Table | pa.RecordBatch, shown: Callable[[str | None], Any], kind: pa.DataType) -> pa.Array:
-    """Applies ``shown`` to the notes of dead letters. Messages without a note get NULL."""
+    """Applies the function ``shown`` to the note of each dead letter. Messages without a note get NULL."""
     notes = _whole(rows["dead_letter_note"])
     return (
         pa.nulls(len(rows), kind)

@@ -76,7 +76,7 @@ class DeadLetterMoves:
                 self._find(policy.dead_letter_queue)
 
     def claim(self, shard: OpenShard, look: float, command: Claim) -> Result:
-        """Claims a shard's messages, and moves its dead letters. For ``look``, see ``ShardLedger.command``."""
+        """Claims a shard's messages, and moves the shard's dead letters. ``look``: see ``ShardLedger.command``."""
         brought, damaged = None, False
         while True:
             targets: dict[str, Destination | None] = {**self.queue.dead_letter_queues, **self._missing}
@@ -273,7 +273,7 @@ class _Brought:
     dead_letters: int
 
     def count(self, queue: OpenQueue, ended: Any) -> None:
-        """Counts the dead letters, if this process ended the move. Otherwise, another process has counted them."""
+        """Counts the dead letters if ``ended`` shows that this process, not another process, ended the move."""
         if ended and isinstance(self.end, Moved):
             queue.tally(dead_lettered=self.dead_letters)
 

@@ -31,9 +31,9 @@ class PlannedSend:
     order_by: str | None
     """Column that orders the messages of each group on FIFO queues."""
     writer: TaskWriter
-    """Writes rows in tasks. In a stream, each task sets the key, because only tasks know the batch number."""
+    """Writes rows in tasks. In a stream, each task sets the writer's key, as only tasks know the batch number."""
     needed: bool = True
-    """False if tasks have nothing to write, because the send was made before, or all its files exist."""
+    """False if tasks have nothing to write: the send was made before, or all its files exist."""
 
     def of_batch(self, stream: str, number: int) -> PlannedSend:
         """Returns the send of one micro-batch of a stream. The result is equal in all tasks of the batch."""

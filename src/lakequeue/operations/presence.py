@@ -17,7 +17,7 @@ from lakequeue.operations.consumers import forget_consumer, report_consumer
 from lakequeue.runtime.open_queue import OpenQueue
 
 FIRST, INTERVAL = timedelta(seconds=1), timedelta(seconds=60)
-"""Time from the start of a run to its first report, and between reports. A shorter run makes no report."""
+"""A run first reports after ``FIRST``, then every ``INTERVAL``. A run shorter than ``FIRST`` never reports."""
 _LONGEST_END = 5.0
 """Maximum seconds that the end of a run waits until its file is removed, because storage may fail."""
 

@@ -44,7 +44,7 @@ from lakequeue.storage.engines.commit_failures import is_storage_failure
 from lakequeue.storage.store_failures import first_line
 
 FALLBACK_POLL_FACTOR = 10
-"""Factor by which other waiters poll less often than the first waiter, which usually wakes them."""
+"""The first waiter of a process polls this many times as often as other waiters, which it usually wakes."""
 
 MOST_FAILURES = 32
 """Number of failed reads after which a receive no longer splits unreadable ranges."""
@@ -71,7 +71,7 @@ class Room(Protocol):
         ...
 
     async def wait(self, size: int) -> None:
-        """Waits until ``size`` bytes are free, and reserves them. If this fails, the messages become visible."""
+        """Waits until ``size`` bytes are free, and reserves them. On an error, claimed messages become visible."""
         ...
 
 
@@ -88,11 +88,11 @@ class Request:
     consumer: str | None = None
     hands: FreeHands | None = None
     enough: int = attrs.field(default=0, kw_only=True)
-    """Number of messages that are enough, so that the receive asks no further shard. 0 means ``max_messages``."""
+    """If this many messages were claimed, the receive asks no further shard. 0 stands for ``max_messages``."""
     decides: bool = attrs.field(default=True, kw_only=True)
     """True if the receive may decide deliveries, which may write to the delivery table (TAB-26)."""
     idle: bool | None = attrs.field(default=None, kw_only=True)
-    """False if the consumer has running handlers; None without a consumer. Idle processes poll first."""
+    """True for a consumer without running handlers, None without a consumer. Idle processes poll first."""
     one_each: bool = attrs.field(default=False, kw_only=True)
     """True to receive at most one message of each FIFO group."""
 
@@ -163,7 +163,9 @@ def receive(queue: OpenQueue, request: Request) -> list[Message]:
 
 
 def receive_with_waits(queue: OpenQueue, request: Request, wake: threading.Event) -> Waits[list[Message]]:
-    """Receives messages. Yields the end of each wait. New messages and an interrupt set ``wake``."""
+    """Receives messages as a generator, which yields the instant until which it waits, and finally returns the
+    messages. New messages, or an interrupt, set the event ``wake`` to end a wait early.
+    """
     with queue.service("receive") as call:
         poll = _checked(queue, request)
         with _waiting(queue, poll, wake.set) as waiter:
@@ -250,12 +252,12 @@ def _poll(queue: OpenQueue, request: Request) -> _Poll:
 
 
 def _waiting(queue: OpenQueue, poll: _Poll, wake: Callable[[], None]) -> AbstractContextManager[Waiter | None]:
-    """Adds a waiter, which ``wake`` makes poll. Yields None if the receive does not wait."""
+    """Adds a waiter for the block. To make it poll, calls ``wake``. Yields None if the receive does not wait."""
     return nullcontext() if poll.deadline() <= queue.now() else waiting(queue, wake, poll.request.idle)
 
 
 class _Polls:
-    """Polls of a receive: each is ``claim``, then ``read``. Without messages, both return when to poll next."""
+    """The polls of a receive: ``claim``, then ``read``. Without messages, both return the next poll's instant."""
 
     def __init__(self, queue: OpenQueue, poll: _Poll, waiter: Waiter | None, clear: Callable[[], None]) -> None:
         self._queue = queue
@@ -332,7 +334,7 @@ class _Polls:
 def read(
     queue: OpenQueue, parts: Sequence[ClaimedPart], names: Sequence[str] = ("All",), lease_id: str | None = None
 ) -> list[Message]:
-    """Reads messages in order. For unreadable messages under ``lease_id``, the receive does not count (DUR-8)."""
+    """Reads messages in order. If ``lease_id`` is given, unreadable messages do not count as received (DUR-8)."""
     return _by_send_time(queue, [_messages(queue, part, names, lease_id) for part in parts])
 
 

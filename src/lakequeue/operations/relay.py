@@ -72,7 +72,7 @@ def relay(queue: OpenQueue, wanted: RelayOptions) -> SentRows:
 
 
 def begins(queue: OpenQueue, wanted: RelayOptions) -> tuple[int, bool]:
-    """Returns the version that the next call of ``relay`` sends first, and True if this call is the first."""
+    """Returns the version that the next call of ``relay`` sends first, and True if no call was made before."""
     with queue.root.storage_errors():
         return _TableRelay(queue, wanted).begins()
 
@@ -120,7 +120,7 @@ class _TableRelay:
         return SentRows(self._sent, self._refused)
 
     def _position(self) -> int:
-        """Returns the position of the relay in the queue's log. First moves the position to a later ``start``."""
+        """Returns the relay's position in the queue's log, after moving it to ``start`` if ``start`` is later."""
         done = last_version(self._queue, self._app_id)
         start = self._start(done)
         if start is None:
@@ -195,12 +195,12 @@ class _TableRelay:
 
 
 def _position(version: int, pieces: int) -> int:
-    """Encodes a version and its number of sent pieces as one number. ``MOST_PIECES`` stands for all pieces."""
+    """Encodes a version and the number of its sent pieces as one number. ``MOST_PIECES``: all pieces are sent."""
     return (version + 1) * (MOST_PIECES + 1) + pieces
 
 
 def _following(position: int) -> tuple[int, int]:
-    """Returns the version to send next after a position, and how many of its pieces were sent."""
+    """Decodes a position. Returns the version to send next, and how many of its pieces were sent."""
     version, pieces = divmod(position, MOST_PIECES + 1)
     return (version, 0) if pieces == MOST_PIECES else (version - 1, pieces)
 

@@ -112,7 +112,7 @@ def _own_clock_steps(
 
 @contextmanager
 def _mending(root: Root, apply: bool) -> Iterator[tuple[Engine, Steps | None]]:
-    """Runs a repair in the block. Yields the engine, and a counter of commits, or None if ``apply`` is False."""
+    """Runs a repair in the block. Yields the engine, and a counter of commits (None if not ``apply``)."""
     steps = Steps("the repair")
     with root.storage_errors(), steps.rest():
         if apply:
@@ -198,7 +198,6 @@ class _Before:
     newest: bool
     """False if the messages are from an older ledger, so that newer receives and deletions are unknown."""
     found: FoundShard
-    """State of the shard before the repair."""
 
     def correct(self, blank: Sequence[Range], end: int, twice: int) -> None:
         """Removes the messages in ``blank``, which have no body. Adds ``twice`` messages from offset ``end`` on,
@@ -275,7 +274,7 @@ def _plan(
 
 
 def _gone_back(head: Head, moves: int) -> Head:
-    """Returns an older ledger's head with an empty token bucket. The move number is at least ``moves``."""
+    """Returns an older ledger's head with no tokens left, and with a move number of at least ``moves``."""
     head = attrs.evolve(head, move_number=max(head.move_number, moves))
     pace = QueueAttributes.from_wire(head.attributes).pace
     if pace is None:
@@ -304,7 +303,7 @@ def _lost_files(found: FoundShard) -> bool:
 
 
 def _newest_epoch(found: FoundShard) -> int:
-    """Returns the highest epoch that a process may know. Each unreadable log entry counts as one epoch."""
+    """Returns the highest epoch that a process may have read. Each unreadable log entry may be one more epoch."""
     state = None if found.receipts is None else found.receipts.newest()
     if found.receipts is None or state is None:
         return 0
@@ -312,7 +311,7 @@ def _newest_epoch(found: FoundShard) -> int:
 
 
 def _moves(root: Root, store: Store, key: str, shard: int) -> int:
-    """Returns the number of the last move of this shard that arrived. Later moves need higher numbers."""
+    """Returns the number of this shard's last move that reached its target. Later moves need higher numbers."""
     last = 0
     for row in find_catalog(store, root.path).rows:
         for number in range(row.shards):

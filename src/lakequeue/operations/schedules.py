@@ -40,9 +40,9 @@ MOST = 1_000
 """Maximum number of schedules of a root. More would be slow, because each change writes the whole table."""
 _LONGEST_ERROR = 500
 _PATIENCE = 5
-"""Seconds for which the end of ``running()`` waits for sends. The next start sends what was not sent."""
+"""Seconds that the end of ``running()`` waits for sends. The next start sends the messages that were not sent."""
 _TOGETHER, _BYTES = 1_000, 8 * 2**20
-"""Approximate maximum number of messages in one commit, and maximum bytes of the messages' bodies."""
+"""Approximate maximums of one commit: number of messages, and bytes of the messages' bodies."""
 
 _log = logging.getLogger("lakequeue")
 
@@ -99,7 +99,7 @@ class OpenSchedules:
             self._table.change(changed)
 
     def last_sent(self, row: Schedule) -> datetime | None:
-        """Returns the due time of the last message that the schedule has sent. None if there is none."""
+        """Returns the due time of the last message that the schedule has sent. None if it has sent no message."""
         queue = self.root.living_at(QueueLocation(row.region, row.queue))
         if queue is None:
             return None
@@ -225,7 +225,7 @@ class OpenSchedules:
             yield row, *self._after(row, now, found)
 
     def _send(self, queue: str, due: Sequence[tuple[Schedule, datetime]]) -> Sequence[object]:
-        """Sends due messages. Returns the result or error of each message. None for a message sent before."""
+        """Sends due messages. Returns for each message its result or error, or None if it was sent before."""
         sends = [
             (_entry(row, time, f"{row.id}-{to_micros(time)}"), _stream(row), to_micros(time)) for row, time in due
         ]
@@ -237,7 +237,7 @@ class OpenSchedules:
     def _after(
         self, row: Schedule, now: datetime, outcomes: Sequence[tuple[datetime, object]]
     ) -> tuple[int, Schedule | None]:
-        """Returns the number of sent messages, and the schedule after these sends. None to remove it."""
+        """Returns the number of sent messages, and the schedule to store (None if it is to be removed)."""
         sent, after, time = 0, row, row.next_due
         try:
             for time, outcome in outcomes:

@@ -42,7 +42,9 @@ Outcome: TypeAlias = SendResult | BatchResult | QueueServiceError | QueueClientE
 
 Tracing: TypeAlias = Callable[[str, str, Sequence[SendEntry]], AbstractContextManager[Sequence[SendEntry]]]
 tracing: Tracing | None = None
-"""Opens a context around each send. Gets verb, queue and entries. Yields entries. ``lakequeue.otel`` sets it."""
+"""If set, called for each send with verb, queue name and entries. Returns a context that yields the entries to
+send. ``lakequeue.otel`` sets this function.
+"""
 
 
 def send(queue: OpenQueue, entry: SendEntry) -> SendResult:

@@ -53,7 +53,7 @@ class BulkSend:
     bad_rows: str | None = None
     priority: int = 0
     turn: int | None = None
-    """Number from which all processes compute the same shards. If None, this process chooses the shards."""
+    """Number that selects the shards, so that all processes use the same shards. If None, this process chooses."""
 
 
 def send_dataframe(queue: OpenQueue, df: DataFrame, send: BulkSend) -> SentRows:
@@ -98,7 +98,7 @@ def send_staged(
     stage: Stage,
     verb: str = "send_dataframe",
 ) -> int:
-    """Sends rows that ``stage`` writes. Calls ``stage`` again if attributes change. Returns the number of rows."""
+    """Sends rows that the function ``stage`` writes, again if attributes change. Returns the number of rows."""
     with queue.service(verb) as call:
         while True:
             check_columns(queue.attributes, columns, send.order_by)
@@ -156,12 +156,12 @@ def complete_batch(queue: OpenQueue, key: SendKey) -> None:
 
 
 def sweep_manifests(queue: OpenQueue) -> dict[int, list[str]]:
-    """Removes needless manifests of bulk sends. Returns the files of incomplete bulk sends, by shard."""
+    """Removes manifests that no bulk send needs any more. Returns the files of incomplete bulk sends, by shard."""
     return bulk_send.sweep_manifests(bulk_target(queue))
 
 
 def bulk_target(queue: OpenQueue, priority: int = 0) -> SendTarget:
-    """Returns the target of bulk sends, with the known attributes. ``priority`` is for rows that have none."""
+    """Returns the queue as target of bulk sends, with its known attributes. ``priority``: default for rows."""
     shards = [shard.number for shard in in_turn(queue)]
     version, attributes = queue.row.attributes_version, queue.attributes  # in this order, see OpenQueue.adopt
     engine, path = queue.root.engine, queue.root.path

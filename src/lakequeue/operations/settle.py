@@ -35,7 +35,7 @@ from lakequeue.shard.commands import (
 from lakequeue.shard.spans import ranges
 
 Wanted: TypeAlias = tuple[str, Duration | None]
-"""A receipt handle, and the seconds until its message becomes visible. None deletes the message."""
+"""A receipt handle, and the seconds until its message becomes visible (None: the message is deleted)."""
 Outcome: TypeAlias = QueueServiceError | QueueClientError | None
 """Error that kept a receipt from being settled. None if the receipt was settled."""
 
@@ -199,7 +199,7 @@ def settle_each(queue: OpenQueue, wanted: Sequence[Wanted]) -> list[Outcome]:
 
 
 def visibility(queue: OpenQueue, given: Duration | None) -> int:
-    """Returns a visibility timeout in microseconds. Checks an invalid timeout again with newer attributes."""
+    """Returns a visibility timeout in microseconds. If the timeout is invalid, first reads newer attributes."""
     return queue.validated(lambda: check_visibility_timeout(queue.attributes, given))[1]
 
 

@@ -20,13 +20,13 @@ from lakequeue.storage.roots import local_path
 LOW_BYTES, LOW_FILES = 10 * 2**30, 100_000
 """Numbers of free bytes and free files below which a disk counts as short of space; see ``Space``."""
 FULL_BYTES = 2**20
-"""Free bytes below which a disk counts as full, because a commit with large bodies may need as many."""
+"""A disk with fewer free bytes counts as full, because a commit with large bodies may need this many."""
 COMMIT_BYTES = 8 * 2**10
 """Free bytes that every commit needs at least, because it writes two files in blocks of 4 KiB."""
 OTHERS_SHARE = 0.5
-"""Share of the used bytes below which the queues are not to blame: other files fill the disk."""
+"""If the queues have less than this share of the used bytes, the shortage is blamed on other files."""
 PURGED_SHARE = 0.01
-"""Share of the disk from which a queue is large enough for the advice to purge it."""
+"""A purge is advised only if a queue has at least this share of the disk."""
 _SHOWN = 3
 _COMPACT, _PURGE, _DU = "lakequeue compact --now 0", "lakequeue purge ", "du -x"
 _OUTSIDE = (
@@ -124,7 +124,6 @@ def _causes(space: Space) -> Iterator[str]:
 
 
 def _purge(name: str | None) -> Sequence[Remedy]:
-    """Returns the commands that purge the queue ``name``. Returns no commands for None."""
     if name is None:
         return ()
     return (

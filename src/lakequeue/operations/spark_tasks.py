@@ -27,9 +27,9 @@ TASK_BYTES = 64 << 20
 RANGE_BYTES = 16 << 20
 """Bytes of files in one range of a view. A task reads one range at a time."""
 PIECE_ROWS, PIECE_BYTES = 20_000, 2 << 20
-"""Maximum messages, and maximum bytes of their files, in one value that a view passes to Spark."""
+"""Maximum number of messages, and maximum bytes of their files, in one value that a view passes to Spark."""
 OPENING = 4 << 20
-"""Bytes that count in addition to a file's size, because each file must be opened."""
+"""Bytes that are added to the size of each file, because a task must open the file."""
 NO_OFFSET = (1 << 63) - 1
 """An offset that is higher than the offset of any message."""
 
@@ -41,9 +41,7 @@ Piece = tuple[int | None, int | None]
 
 
 def packed(items: Iterable[tuple[_T, int]], most: int) -> list[list[_T]]:
-    """Groups items, in order, into groups of about ``most`` bytes. ``items`` are pairs of an item and its
-    bytes.
-    """
+    """Groups pairs of an item and its bytes, in order, into groups of about ``most`` bytes. Returns the items."""
     groups: list[list[_T]] = []
     left = 0
     for item, size in items:
@@ -114,8 +112,8 @@ def joined(asked: Iterable[Place]) -> Iterator[tuple[Place, list[Piece]]]:
 
 
 def within(place: Place, pieces: Sequence[Piece]) -> pc.Expression:
-    """Returns the condition for the messages of consecutive pieces. If the last offset is None, the condition
-    includes all higher offsets and shards.
+    """Returns the condition that selects the messages from the first to the last of some consecutive pieces of a
+    shard. If the last piece has no end offset, the condition has no upper limit on offset or shard.
     """
     queue, region, number = place
     shard, offset = pa.scalar(number, pa.int32()), pc.field("log_offset")

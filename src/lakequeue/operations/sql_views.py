@@ -40,7 +40,7 @@ _TEMPORARY = "CREATE OR REPLACE TEMPORARY VIEW "
 MOST_SHARDS = 100
 """Maximum number of shards. The number is limited because Spark scans each shard with separate jobs."""
 _CHUNK = 100_000
-"""Number of offsets in a chunk. For the messages of a chunk, one task of Spark finds the runs."""
+"""Number of consecutive offsets whose messages one task of Spark joins with their runs."""
 
 _TYPES = {
     **{pa.string(): "STRING", layout.INSTANT: "TIMESTAMP", pa.bool_(): "BOOLEAN"},
@@ -282,7 +282,7 @@ def _heads_with_held(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _with_runs(root: str, queue: QueueRow, only: str = "true") -> str:
-    """Returns a query for messages with run or NULL. A filter of the ledgers would take 68 jobs, not 53."""
+    """Returns a query for messages, each with its run or NULL. Filtered ledgers would take 68 jobs, not 53."""
     fields = ", ".join(_MESSAGE_FIELDS)
     no_fields = ", ".join(f"NULL AS {name}" for name in _MESSAGE_FIELDS)
     run = ", ".join(f"'{name}', {name}" for name in _RUN_FIELDS)

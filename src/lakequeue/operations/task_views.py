@@ -150,7 +150,7 @@ class TaskReader:
                 yield _list_of(found.slice(next(taken), 1) if row else shown.empty_table())
 
     def late(self, name: str, asked: _Columns) -> Iterator[pa.Array]:
-        """Yields a column of messages in the order of ``asked``. The value is NULL or "" if a message is gone."""
+        """Yields the column ``name`` for the messages in ``asked``: NULL or "" for a message that is gone."""
         keys, store = {row.key for row in self._queues().values()}, self._opened.engine.store
         type_ = relations.SCHEMAS["messages"].field(name).type
         for snapshot, offsets in _ascending(asked):
@@ -177,7 +177,7 @@ class TaskReader:
 
 
 def _ascending(asked: _Columns) -> Iterator[tuple[str, Integers]]:
-    """Yields parts of ``asked``, as snapshot and offsets. In a part, offsets ascend in a single snapshot."""
+    """Divides ``asked`` into parts. Yields snapshot and offsets of each part, in which offsets ascend."""
     for of, last in asked:
         offsets = last.to_numpy()
         new = (np.diff(offsets) <= 0) | pc.not_equal(of[1:], of[:-1]).to_numpy(zero_copy_only=False)
@@ -210,7 +210,7 @@ def _filled(values: pa.Array) -> pa.Array:
 
 
 def _cut(batches: Iterator[pa.RecordBatch], schema: pa.Schema, lasts: Sequence[int | None]) -> Iterator[pa.Array]:
-    """Yields the rows of each piece as one value. ``lasts`` are the last offsets of the pieces."""
+    """Divides rows into pieces, which end at the offsets ``lasts``. Yields the rows of each piece as one value."""
     left: pa.RecordBatch | None = None
     for last in lasts:
         rows: list[pa.RecordBatch] = []

@@ -28,7 +28,7 @@ class Tokens:
     _left: int = 0
     _read: bool = False
     look: float = attrs.field(default=inf, init=False)
-    """Number of the ``look_at`` read by which this receive has read the shards."""
+    """Number that ``look_at`` returned for this receive's read of the shards; infinity before the read."""
 
     def may_be_left(self) -> bool:
         """False if the rate limit's bucket is empty. True if there is no rate limit, or only one shard."""
@@ -48,7 +48,9 @@ class Tokens:
         return self._read and self._left == 0
 
     def claim(self, shard: OpenShard, command: Claim, claim: Callable[[Claim], Result]) -> Result:
-        """Takes tokens for messages of a shard. Calls ``claim`` for as many messages as there are tokens."""
+        """Takes tokens for messages of a shard, then calls the given function ``claim`` for as many messages as
+        tokens were taken.
+        """
         if not shard.number:  # the claim charges the bucket in its own commit
             return self._counted(claim(command))
         paid = 0
@@ -87,7 +89,6 @@ class Tokens:
         return self._left > 0
 
     def _charged(self, count: int) -> int:
-        """Takes tokens from the bucket, up to ``count``. Returns how many it took."""
         wanted = min(count, self._left)
         paid = self._charge(wanted) if wanted else 0
         if paid < wanted:

@@ -118,7 +118,7 @@ def _in_catalog(root: Root, name: str) -> str:
 
 
 def decide_in_catalog(queue: OpenQueue) -> None:
-    """Decides deliveries to a catalog's table, because the readers of a stream have no session to decide them."""
+    """Decides undecided deliveries to a catalog's table. Readers of a stream have no session to decide these."""
     if is_catalog_name(queue.attributes.table or ""):
         for shard in queue.shards:
             now = queue.now()
@@ -126,7 +126,9 @@ def decide_in_catalog(queue: OpenQueue) -> None:
 
 
 def decide_found(queue: OpenQueue, shard: OpenShard, found: Iterable[Undecided]) -> int:
-    """Decides expired deliveries. Returns how many (TAB-26). Retries after 30 seconds if a decision fails."""
+    """Decides deliveries whose receipts have ended (TAB-26). Returns the number of decided deliveries. If a
+    decision fails, skips its slot for the next 30 seconds.
+    """
     done = 0
     for each in found:
         place, now = (shard.number, each.mark.slot), queue.now()

@@ -29,7 +29,7 @@ from lakequeue.storage.parquet_files import ANY
 from lakequeue.storage.roots import local_path
 
 Progress = Callable[[int, int, str], None]
-"""Called before each table with numbers of converted and of all tables, and the queue; at the end with ""."""
+"""Called before each table: number of converted tables, number of all tables, queue ("" at the end)."""
 _FORMER = 5
 _EMPTIED = -1.0
 """Value of ``delay_seconds`` that marks an emptied message in layout 5."""

@@ -51,7 +51,7 @@ def is_drained(queue: OpenQueue) -> bool:
 
 
 def is_left_empty(queue: OpenQueue) -> bool:
-    """True if recent reads found all shards empty, and no message was sent since. One request per shard."""
+    """True if recent reads found all shards empty, and no message was sent since. Costs one request per shard."""
     now = queue.now()
     with suppress(Exception):  # a claim reports the error
         return all(_folder(queue).for_each(lambda shard: shard.ledger.is_left_empty(now), queue.shards))
@@ -65,8 +65,9 @@ def _folder(queue: OpenQueue) -> Folder:
 
 @attrs.define
 class VainWait:
-    """The wait from a poll without messages to the next poll. Changes that bring no message do not end the wait.
-    If the watching process has recently left no messages, this process reads no logs until it is woken.
+    """The wait between a poll that found no messages and the next poll. A change of the logs that brings no
+    message does not end the wait. If another process watches the queue and its recent polls took all messages,
+    this process reads no logs until that process wakes it.
     """
 
     _queue: OpenQueue
@@ -79,10 +80,10 @@ class VainWait:
     _pause: int
     """Microseconds until the next poll."""
     _known: int | None
-    """Value of ``changes`` before the last poll. None if that poll left messages for other processes."""
+    """Value of ``changes`` before the last poll, if it left no messages for other processes; otherwise None."""
     _watched: bool = False
     _left: bool = False
-    """True if the last check relied on the watcher. If the watcher's stamp is too old now, polls at once."""
+    """True if the last check trusted the watcher's stamp. If the stamp is too old by now, polls at once."""
     _longest: int = attrs.field(init=False)
 
     @_longest.default
