@@ -116,7 +116,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     if page.file.src_uri in _PAGES_OF_THE_ROOT:
         page.meta["search"] = {"exclude": True}
     if page.title == "Overview":
-        page.meta["title"] = markdown.removeprefix("# ").partition("\n")[0]
+        page.meta["title"] = heading = markdown.removeprefix("# ").partition("\n")[0]
+        if page.file.name == "index":
+            page.title = heading  # also in the link from the page before
     boosts = [
         boost for path, boost in _BOOSTS.items() if page.file.src_uri.startswith(path)
     ]
