@@ -1177,7 +1177,7 @@ def test_a_queue_that_cannot_be_read_at_all_says_why(lake: LakeQueue, visit: Vis
 def test_a_full_disk_is_red_with_its_commands_and_links_to_the_largest_queues(lake: LakeQueue, visiting: Visiting):
     full = {
         "text": "The root's disk is full.",
-        "details": ["bytes: 0.1 MiB of 32 MiB are free", "inodes: 3 of 1,500 are free"],
+        "details": ["Bytes: 0.1 MiB of 32 MiB are free.", "Inodes: 3 of 1,500 are free."],
         "hint": "",
         "steps": [{"command": "lakequeue purge old", "effect": "drops it"}],
         "largest": {"old": 2**21, "new": 2**20},
@@ -1195,8 +1195,16 @@ def test_a_full_disk_is_red_with_its_commands_and_links_to_the_largest_queues(la
         shows(concerns.locator("code")).to_have_text("lakequeue purge old")
         shows(concerns.get_by_role("button", name="Copy")).to_have_count(1)
         shows(concerns.get_by_role("link")).to_have_text(["old", "new", "Runbook"])
-        shows(concerns).to_contain_text("bytes: 0.1 MiB of 32 MiB are free, inodes: 3 of 1,500 are free. ")
+        shows(concerns).to_contain_text("Bytes: 0.1 MiB of 32 MiB are free. Inodes: 3 of 1,500 are free. ")
         shows(concerns).to_contain_text("The largest queues: old 2 MiB, new 1 MiB")
+        letters = {"queue": "dead", "kind": "dead letters", "text": "It has 2.", "brief": "2 dead letters"}
+        letters |= {"hint": "", "steps": [], "errors": {"OSError": 2}, "examples": {"OSError": "/tmp/" + 95 * "a"}}
+        answer |= {"concerns": [letters], "total": 1}
+        page.set_viewport_size({"width": 390, "height": 860})
+        visit.open("#/")
+        page.reload()
+        shows(concerns.locator(".example")).to_have_text("/tmp/" + 42 * "a" + "…")
+        assert page.evaluate("document.documentElement.scrollWidth") == 390, "nothing is cut"
         lake.create_queue("disk-letters").pause("the disk")
         page.route(
             "**/api/attention?*",

@@ -75,8 +75,8 @@ def test_a_full_disk(tmp_path: Path) -> None:
         assert found["full"] and len(found["root"]) == 1, "a compaction needs room first"
         [full] = found["root"]
         checked = CliRunner().invoke(app, ["--root", lake.root, "doctor"])
-        assert full["details"] == ["bytes: 0.0 MiB of 32 MiB are free"]
-        assert f"fail\n  {full['details'][0]}\n" in checked.output
+        assert full["details"] == ["Bytes: 0.0 MiB of 32 MiB are free."]
+        assert "fail\n  bytes: 0.0 MiB of 32 MiB are free\n" in checked.output
         assert full["hint"].startswith("Other files fill it: the queues have ") and "old" in full["largest"]
         commands = [step["command"] for step in full["steps"]]
         assert commands[0].startswith("du ") and commands[1:] == [compact, "lakequeue purge old", compact]

@@ -295,6 +295,8 @@ def _may(caller: Caller, concern: Concern) -> list[str]:
 def _space(caller: Caller, short: Shortage | None) -> Iterator[dict[str, Any]]:
     if short is not None:
         short = short if caller.may(ANY, None) else short.without_names()
-        text, hint = (f"{part[0].upper()}{part[1:]}." if part else "" for part in (short.text, short.hint))
-        advice = Advice(text, hint, short.steps, details=short.causes)
+        text, hint, *causes = (
+            f"{part[0].upper()}{part[1:]}." if part else "" for part in (short.text, short.hint, *short.causes)
+        )
+        advice = Advice(text, hint, short.steps, details=causes)
         yield _of_root(advice, "disk-full", largest=short.largest)

@@ -10,6 +10,7 @@ import { ago, copied, count, el, number, setCommands, setText, show, size, toast
 const INTERVAL = 15_000;
 const SHOWN = 8; // queues, until the user asks for all
 const ERRORS = 5;
+const EXAMPLE = 48; // characters, so that the buttons of a line stay on it
 // How bad each kind is, the part of the queue's page where it is looked into, and its runbook.
 const KINDS = {
   unreadable: ["bad", "messages", "damage"],
@@ -63,11 +64,15 @@ function cureOf({ hint, steps = [], largest = {} }, runbook) {
   return [el("span", { class: "quiet" }, hint ? (hint.endsWith(".") ? ` ${hint}` : `; ${hint}`) : "", sizes), link, lines.length ? el("ul", { class: "steps" }, lines) : null];
 }
 
+function shortened(text) {
+  return text.length > EXAMPLE ? `${text.slice(0, EXAMPLE - 1)}…` : text;
+}
+
 // The dead letters of each error, which lead to them.
 function errorsOf({ queue, errors = {}, examples = {} }) {
   const found = Object.entries(errors);
   if (!found.length) return null;
-  const example = (error) => examples[error] && [": ", el("span", { class: "quiet example", title: examples[error] }, examples[error])];
+  const example = (error) => examples[error] && [": ", el("span", { class: "quiet example", title: examples[error] }, shortened(examples[error]))];
   const links = found.slice(0, ERRORS).map(([error, number], index) => [index ? ", " : "", el("a", { href: lettersHash(queue, error) }, `${number} ${error}`), example(error)]);
   return [" (", links, found.length > ERRORS ? ` and ${found.length - ERRORS} more` : "", ")"];
 }
@@ -153,7 +158,7 @@ export function attention(signal, reload, only = null) {
     const counted = [bad && `${number(bad)} urgent`, others && count(others, "warning"), notices && count(notices, "notice")].filter(Boolean).join(", ");
     setText(heading, counted ? `Needs attention: ${counted}` : "Nothing needs attention");
     const disk = found.full ? "The disk is full" : found.low ? "The disk is nearly full" : "Storage";
-    const storage = found.root.length ? [el("div", { class: `root ${found.full ? "full" : found.low ? "low" : ""}` }, el("h3", {}, disk), el("ul", {}, found.root.map((each) => el("li", {}, each.text, each.details?.length ? ` ${each.details.join(", ")}.` : null, cureOf(each, each.runbook)))))] : [];
+    const storage = found.root.length ? [el("div", { class: `root ${found.full ? "full" : found.low ? "low" : ""}` }, el("h3", {}, disk), el("ul", {}, found.root.map((each) => el("li", {}, each.text, each.details?.map((detail) => ` ${detail}`), cureOf(each, each.runbook)))))] : [];
     const some = all ? [...queues] : [...queues].slice(0, SHOWN);
     const more = el("button", { type: "button", class: "small", click: () => ((all = true), draw()) }, `Show all ${queues.size} queues`);
     const lines = some.length ? [el("ul", { class: "lines" }, some.map(line)), ...(some.length < queues.size ? [el("p", {}, more)] : [])] : [];
