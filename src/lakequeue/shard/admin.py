@@ -112,7 +112,9 @@ def rewrite(state: ShardState, command: Rewrite) -> tuple[None, bool]:
 
 
 def mark_emptying(state: ShardState, command: MarkEmptying) -> tuple[None, bool]:
-    """Records the number ``mark`` of the next removal of bodies. Forgets the removals before ``known``."""
+    """Records in the head that the next removal of message bodies from the log has the number ``mark``. Forgets
+    the removals before ``known``, the removal that the log made last.
+    """
     marks = (state.head.emptying or "").split()
     begin = marks.index(str(command.known)) if str(command.known) in marks else 0
     state.head = attrs.evolve(state.head, emptying=" ".join([*marks[begin:], str(command.mark)]))
@@ -136,7 +138,9 @@ def discard(state: ShardState, command: Discard) -> tuple[int, bool]:
 
 
 def erase(state: ShardState, command: Erase) -> tuple[tuple[int, bool], bool]:
-    """Deletes ranges of messages, with ``for_good`` also from the history. Skips messages that are being moved."""
+    """Deletes the messages in the command's ranges of offsets; with ``for_good``, also from the history. Skips
+    messages that are being moved to another queue.
+    """
     if state.attributes.fifo:
         assert state.groups is not None  # built while the messages are still there
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))
@@ -162,7 +166,9 @@ def erase(state: ShardState, command: Erase) -> tuple[tuple[int, bool], bool]:
 
 
 def make_visible(state: ShardState, command: MakeVisible) -> tuple[int, bool]:
-    """Makes delayed messages visible now, or at ``at`` (JOB-12). ``in_flight`` ends receipts (RCP-7, RCP-8)."""
+    """Makes delayed messages visible now. With ``at``, makes delayed and visible messages visible at that instant
+    (JOB-12). With ``in_flight``, also ends the receipts of messages in flight (RCP-7, RCP-8).
+    """
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))
     at, done, reached = max(state.now, command.at or 0), 0, 0
     for first, last in sorted(command.spans):
@@ -178,7 +184,9 @@ def make_visible(state: ShardState, command: MakeVisible) -> tuple[int, bool]:
 
 
 def _show_at(state: ShardState, run: Run, at: int, anew: bool) -> int:
-    """Makes a run's delayed messages visible ``at`` an instant, or with ``anew`` all. Returns their number."""
+    """Makes the delayed messages of a run visible at the instant ``at``; with ``anew``, all messages of the run.
+    Returns the number of messages that it changed.
+    """
     known = [(run.first, run.last, run.visible_at or 0)]
     done = 0
     for start, end, instant in list(state.spans(run.first, run.last)) if run.visible_at is None else known:
@@ -210,12 +218,14 @@ def is_ahead(head: Head, runs: Sequence[Run], now: int) -> bool:
 def set_back(
     head: Head, runs: Sequence[Run], history: Sequence[Run], now: int
 ) -> tuple[Head, list[Run], list[Run]]:
-    """Corrects a shard whose clock was wrong: no event of the result is later than ``now``.
+    """Returns the head, the runs and the history of a shard, corrected after a wrong clock has recorded later
+    instants than ``now``.
 
-    A visibility timeout ends now if its receive lies in the future, or if it would last for more than twelve
-    hours. A message that was scheduled for an instant before its expiry keeps this instant (JOB-12). The rate
-    limit's bucket owes no tokens (JOB-11). A purge in the future is forgotten, so that the next purge may come at
-    once.
+    Events that were recorded as later than ``now``, such as receives and commits, are set to ``now``. A purge in
+    the future is forgotten, so that the next purge may come at once. A visibility timeout ends now if its receive
+    was recorded in the future, or if the timeout would end more than twelve hours from now. A message that was
+    scheduled for an instant (JOB-12) keeps this instant, unless the wrong clock had reached the instant or the
+    message expires before it. The rate limit's bucket is at worst empty (JOB-11).
     """
     attributes, set_ahead = QueueAttributes.from_wire(head.attributes), head.committed_at
     pace = attributes.pace

@@ -25,13 +25,15 @@ class Claim:
         dead_letter_queues: destinations of dead letters, by the ARN of their dead-letter queue. A destination of
             None leaves the dead letters here.
         consumer: name of the receiver; not recorded with an ``attempt_id``.
-        hands: number of free handlers. A last receive needs a free handler and must be the first of its FIFO
-            group, so that no message becomes a dead letter unseen (HBN-23).
+        hands: number of free handlers; None for no limit. A message on its last receive is claimed only if a
+            handler is free for it and the claim has no earlier message of its FIFO group, so that no message
+            becomes a dead letter unseen (HBN-23).
         leased: number of messages that the receive already has from other shards; None if the receive makes no
             lease. If set, messages of a failed batch are claimed alone, half of the batch at once (DLQ-12).
         tokens: number of messages that the rate limit allows; None if this shard keeps the bucket and is charged.
-        delivery: random bits for the mark of a delivery (TAB-2), which ignores ``attempt_id``. The claim takes
-            nothing while there are marks of an earlier table or delivery id.
+        delivery: random bits for the mark of a delivery to a table (TAB-2); None for a receive. If not None, the
+            claim ignores ``attempt_id``, and takes nothing while messages have marks of an earlier table or
+            delivery id.
         one_each: True to take at most one message of each FIFO group.
     """
 
@@ -324,7 +326,8 @@ class ClaimResult:
         unresolved: dead-letter queue that the next claim must have in ``dead_letter_queues``.
         last: number of claimed messages on their last receive.
         passed: number of messages left because no handler was free for their last receive; one per FIFO group.
-        halved: True if messages of a failed batch were to be claimed. The receive then asks no further shard.
+        halved: True if the messages next in order include a failed batch, so that the claim took only a part of
+            these messages (DLQ-12). The receive then asks no further shard.
         unpaid: number of messages that a claim without rate-limit tokens would take if it had enough tokens.
         undecided: the undecided deliveries of the shard, oldest first.
         target: the delivery table of ``mark`` and ``undecided``.

@@ -50,8 +50,8 @@ from lakequeue.shard.runs import Head, MessageLog, Outgoing, Run
 from lakequeue.shard.state import ShardState
 
 _NEAR = 10
-"""Factor. A shard with a cap counts as drained only if the cap exceeds this factor times the messages in
-flight.
+"""Factor. A shard with a cap on messages in flight counts as drained only if the cap exceeds this factor times the
+number of messages in flight: a cap that is nearly reached may have limited the last claim.
 """
 
 
@@ -232,7 +232,7 @@ class ShardMachine:
         return min((known for known in instants if known is not None), default=None)
 
     def next_change(self, now: int) -> int | None:
-        """Returns the earliest instant at which ``counts`` may change without a commit, or None."""
+        """Returns the next instant at which ``counts`` may change without a commit; None if there is none."""
         if self._at(now).history.size or self._state.undecided.size:
             return now
         instants = (self._next_change(now), next_expiry(self._state))
@@ -244,7 +244,9 @@ class ShardMachine:
         return not self.run_count and self.head.head_offset == self.log.end
 
     def is_drained(self, now: int) -> bool:
-        """True if a claim would find no message: the last claim took all messages, and only deletes followed."""
+        """True if a claim would find no message: the last claim took all available messages, only deletes
+        followed, and no timeout or delay has ended since.
+        """
         if self._drained is None or not self.took_all:
             return False
         event = self._drained[1]
@@ -284,7 +286,7 @@ class ShardMachine:
         return self._at(now).pace_left
 
     def quote(self, command: Claim, now: int) -> int:
-        """Counts messages that a claim would take if the rate limit allowed it; 0 without a limit (JOB-11)."""
+        """Returns how many messages a claim would take without the rate limit (JOB-11); 0 if there is no limit."""
         return quote(self._at(now), command).unpaid
 
     def check_rewind(self, command: Rewind, now: int) -> None:
@@ -309,7 +311,9 @@ class ShardMachine:
         return self._at(now).released
 
     def peek(self, now: int, limit: int, start: int = 0, history: bool = False, newest: bool = False) -> list[Run]:
-        """Returns runs of up to ``limit`` stored messages, or with ``history``, of deleted messages."""
+        """Returns at most ``limit`` stored messages in total, as runs. With ``history``, returns deleted messages
+        that a rewind can restore. For ``start`` and ``newest``, see ``shard.peek``.
+        """
         return (deleted_runs if history else stored_runs)(self._at(now), limit, start, newest)
 
     def holdings(self, now: int) -> dict[str | None, Holding]:

@@ -34,7 +34,9 @@ def target(state: ShardState) -> DeliveryTarget:
 
 
 def keep_target(state: ShardState, delivery_id: str | None) -> None:
-    """Keeps the earlier ``delivery_id`` as owner of the marks after a change of attributes."""
+    """Called after a change of attributes. If the delivery id has changed, records in the head that existing marks
+    belong to the earlier ``delivery_id``.
+    """
     known = state.head.delivery_table
     if state.attributes.delivery_id != delivery_id:
         left = (known or f"{delivery_id}:") if state.marked.size else None

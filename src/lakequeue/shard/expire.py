@@ -37,7 +37,9 @@ def expire(state: ShardState) -> None:
 
 
 def next_expiry(state: ShardState) -> int | None:
-    """Returns when the oldest message expires. None without messages, or if a mark delays the expiry (TAB-5)."""
+    """Returns when the oldest stored message expires. Returns None if no message is stored, or if messages are
+    past their expiry and kept because of their marks (TAB-5).
+    """
     since = oldest_sent_at(state)
     expiry = None if since is None else since + state.attributes.retention_micros
     return None if expiry is not None and expiry <= state.now and state.marked.size else expiry
@@ -64,7 +66,9 @@ def oldest_sent_at(state: ShardState) -> int | None:
 
 
 def _overdue(state: ShardState) -> Iterator[tuple[int, int, int]]:
-    """Removes dead letters from ``aging`` once their retention has ended (RET-7). Yields first send and range."""
+    """Removes those dead letters from ``aging`` whose retention has ended (RET-7). Yields them as ranges: the
+    instant of the first send, the first offset and the last offset.
+    """
     end = state.log.end
     if state.aging_end < end:
         for dead_letters in state.log.dead_letters(state.aging_end, end - 1):
@@ -77,7 +81,9 @@ def _overdue(state: ShardState) -> Iterator[tuple[int, int, int]]:
 
 
 def _drop(state: ShardState, first: int, last: int) -> bool:
-    """Removes a range of messages. Returns False if a delivery or the cap on delayed messages keeps some."""
+    """Removes a range of messages, also from the history. Returns False if some messages remain, because a
+    delivery has marked them or because the cap on delayed messages holds them back.
+    """
     if last >= state.head.head_offset:
         state.scan_to(last + 1)
         if state.scanned <= last:

@@ -1,8 +1,9 @@
 """The messages of one shard at one instant, indexed by the instant at which they become available.
 
-Messages in flight or delayed are heap entries ``(instant, first, last)``. An extension leaves the old entry. When
-an entry is due, the runs say which of its messages are available. The cap on delayed messages holds messages back:
-they are not indexed (INF-9).
+Messages in flight or delayed are entries ``(instant, first, last)`` of a heap. If a receipt is extended, the heap
+gets a new entry and also keeps the old entry. When the instant of an entry has come, the runs therefore decide
+which of its messages are available. Messages beyond the cap on delayed messages are held back from becoming
+available, and the index omits them (INF-9).
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _STALE = 10_000  # outdated heap entries above which the index is rebuilt
 
 
 class ShardIndex:
-    """Runs, head and log of a shard. Messages with offsets below ``scanned`` are indexed. Messages from the head's
-    offset on were never received, and have no run.
+    """Runs, head and log of a shard. The index covers messages with offsets below ``scanned``. Messages from
+    ``head.head_offset`` on were never received, and have no run.
     """
 
     def __init__(self, head: Head, runs: list[Run], log: MessageLog, history: Iterable[Run] = ()) -> None:
@@ -198,7 +199,7 @@ class ShardIndex:
         return run.state == IN_FLIGHT and run.visible_at is not None and run.visible_at > self.now
 
     def next_arrival(self) -> int | None:
-        """Returns the instant at which the next hidden message becomes available, or None."""
+        """Returns the instant at which the next hidden message becomes available; None if there is none."""
         self.scan_all()
         while self._coming:
             instant, first, last = self._coming[0]
@@ -211,7 +212,7 @@ class ShardIndex:
         return None
 
     def scan_for(self, count: int) -> None:
-        """Indexes messages that were never received until ``count`` messages are available, if possible."""
+        """Adds never-received messages to the index until ``count`` messages are available, or all are added."""
         chunk = _CHUNK
         while self.available.size < count and self.scanned < self.log.end:
             chunk = max(chunk * 2, count - self.available.size)
@@ -219,8 +220,8 @@ class ShardIndex:
                 break
 
     def scan_before(self, place: tuple[int, int] | None) -> bool:
-        """Indexes further never-received messages, unless the message at ``place`` (instant, offset) comes before
-        them. Returns True if messages were indexed.
+        """Adds further never-received messages to the index. Adds none if the message at ``place`` (instant,
+        offset) is to be delivered before them. Returns True if messages were added.
         """
         if self.scanned >= self.log.end:
             return False
@@ -235,7 +236,9 @@ class ShardIndex:
         self.scan_to(self.log.end)
 
     def scan_to(self, end: int) -> bool:
-        """Indexes messages below ``end``, up to the cap on delayed messages. Returns True if any were indexed."""
+        """Adds the never-received messages below offset ``end`` to the index, until the cap on delayed messages is
+        reached. Returns True if messages were added.
+        """
         first, end = self.scanned, min(end, self.log.end)
         cap = self.attributes.delayed_limit
         if first >= end or (cap is not None and self._held_from(cap, first, end, 0) == first):
@@ -271,7 +274,9 @@ class ShardIndex:
         return self.head.head_offset if first is None else first
 
     def _scan(self, first: int, last: int) -> int:
-        """Indexes messages up to the cap on delayed messages. Returns the next offset."""
+        """Adds a range of messages to the index, up to the cap on delayed messages. Returns the next offset to
+        add.
+        """
         cap = self.attributes.delayed_limit
         for start, end, instant in self.spans(first, last):
             stop = end + 1 if cap is None else self._held_from(cap, start, end + 1, instant)
@@ -287,7 +292,7 @@ class ShardIndex:
         return last + 1
 
     def _held_from(self, cap: int, start: int, end: int, instant: int) -> int:
-        """Returns the first offset that the cap on delayed messages holds back, or ``end``."""
+        """Returns the first offset in a range that the cap on delayed messages holds back, else ``end``."""
         room = max(0, cap - self.delayed.size)
         reached = start + room if instant > self.now else end if room else start
         return min(end, max(reached, self.head.head_offset, self.head.released_offset))

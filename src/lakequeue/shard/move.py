@@ -16,11 +16,15 @@ from lakequeue.shard.runs import MOVING, Destination, MovePart, Outgoing, Run
 from lakequeue.shard.state import ShardState
 
 MOVED_AT_ONCE = 1_000
-"""Maximum number of dead letters that one claim moves. The claim searches at least as many messages."""
+"""Maximum number of dead letters that one claim moves. To find dead letters, the claim looks through at least this
+many messages, if so many are available.
+"""
 
 
 def dead(state: ShardState, spans: Spans) -> list[Run]:
-    """Returns runs of dead letters (DLQ-13), up to ``MOVED_AT_ONCE`` messages. Skips failed batches (DLQ-12)."""
+    """Returns at most ``MOVED_AT_ONCE`` dead letters of these ranges, as runs (DLQ-13). Skips messages that failed
+    together as a batch, because each must first fail alone (DLQ-12).
+    """
     policy = state.attributes.redrive
     found: list[Run] = []
     left = MOVED_AT_ONCE

@@ -11,7 +11,9 @@ from lakequeue.shard.state import ShardState
 
 
 def stored_runs(state: ShardState, limit: int, start: int, newest: bool = False) -> list[Run]:
-    """Returns ``limit`` stored messages: the oldest from ``start`` on; if ``newest``, the newest up to it."""
+    """Returns at most ``limit`` stored messages in total, as runs by rising offset: the messages with the lowest
+    offsets from ``start`` on. With ``newest``, the messages with the highest offsets up to ``start``.
+    """
     if newest:
         last = min(start, state.log.end - 1)
         newest_ones = list(state.fresh(max(state.head.head_offset, last - limit + 1), last))
@@ -22,7 +24,7 @@ def stored_runs(state: ShardState, limit: int, start: int, newest: bool = False)
 
 
 def deleted_runs(state: ShardState, limit: int, start: int, newest: bool = False) -> list[Run]:
-    """Returns ``limit`` rewindable messages: the oldest from ``start`` on; if ``newest``, the newest up to it."""
+    """Returns at most ``limit`` deleted messages that a rewind can restore. Chooses them like ``stored_runs``."""
     if newest:
         return _last(state.history.pieces_down_from(start), limit)
     return list(_first(state.history.pieces_from(start), limit))

@@ -13,7 +13,7 @@ from lakequeue.shard.runs import DELETED, IN_FLIGHT, MOVING, VISIBLE, Head, Outg
 from lakequeue.shard.spans import Span, SpanSet, apart
 
 TIMED_RUNS = 1000
-"""Maximum runs in the history that keep an instant of deletion. Deletes take 25 % longer with 8,000."""
+"""Maximum number of runs in the history with an instant of deletion. With 8,000, deletes take 25 % longer."""
 
 
 class ShardState(ShardIndex):
@@ -22,7 +22,7 @@ class ShardState(ShardIndex):
     _history_limit = TIMED_RUNS
 
     def take(self, spans: Iterable[tuple[int, int]]) -> list[Run]:
-        """Returns the runs of messages, for the caller to replace. Moves the head past these messages (DLY-1)."""
+        """Returns runs of messages, which the caller must replace. Moves the head past the messages (DLY-1)."""
         taken: list[Run] = []
         for first, last in spans:
             taken.extend(self.known(first, last))
@@ -125,7 +125,7 @@ class ShardState(ShardIndex):
             self._groups.serve(behind=True)
 
     def forget(self, below: int) -> None:
-        """Removes unmarked messages below an offset (TAB-5). If the head is lower, moves it to the offset."""
+        """Removes the messages below an offset, except marked ones (TAB-5). Moves a lower head to the offset."""
         self.head = attrs.evolve(self.head, head_offset=max(self.head.head_offset, below))
         self.scanned = max(self.scanned, below)
         self.delayed.discard(0, below - 1)

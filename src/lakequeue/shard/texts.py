@@ -59,7 +59,7 @@ def to_text(values: Any) -> str:
 
 
 def from_text(text: str | bytes) -> Any:
-    """Returns the structure that ``to_text`` wrote, with tuples for lists. Raises ValueError for other texts."""
+    """Reverses ``to_text``, but returns tuples in place of lists. Raises ValueError for any other text."""
     try:
         parsed = json.loads(text)
     except RecursionError:
@@ -68,7 +68,9 @@ def from_text(text: str | bytes) -> Any:
 
 
 def decoded(parsed: Any) -> Any:
-    """Returns the structure that ``encoded`` converted. Raises ValueError for any other value."""
+    """Reverses the function ``encoded``: returns the original structure, with tuples in place of lists. Raises
+    ValueError if the value is not a result of ``encoded``.
+    """
     try:
         return _decoded(parsed)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:

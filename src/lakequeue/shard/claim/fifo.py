@@ -169,7 +169,9 @@ class Groups:
         self._served += self._headed(first, last)
 
     def serve(self, *, behind: bool) -> None:
-        """Puts groups back into the heap after removals of messages. ``behind`` puts them last (FIF-14)."""
+        """Puts groups back into the heap after removals of messages. With ``behind``, these groups are served
+        after all groups that already wait (FIF-14).
+        """
         shard, served = self._shard, dict.fromkeys(self._served)
         self._served = []
         if not served:

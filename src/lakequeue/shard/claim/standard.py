@@ -112,7 +112,9 @@ def _picked(state: ShardState, command: Claim, allowed: int) -> list[tuple[int, 
 def _kept(
     state: ShardState, command: Claim, picked: list[tuple[int, int]]
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int, int, bool]:
-    """Splits picked messages into ranges to claim and to leave. Also returns ``last``, ``passed``, ``halved``."""
+    """Splits picked messages into ranges to claim and ranges to leave. Also returns the values of ``last``,
+    ``passed`` and ``halved`` for the ``ClaimResult``.
+    """
     policy, left, last, passed, halved = state.attributes.redrive, list[tuple[int, int]](), 0, 0, False
     if command.hands is not None and policy is not None:
         picked, left, last, passed = _for_hands(state, picked, command.hands, policy.max_receive_count)
@@ -165,7 +167,9 @@ def pick(state: ShardState, count: int, one_each: bool = False) -> list[tuple[in
 def _for_hands(
     state: ShardState, picked: Spans, hands: int, most: int
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int, int]:
-    """Leaves messages whose last receive finds no free handler, and later messages of their group (HBN-23)."""
+    """Splits picked messages as ``_kept`` does. Leaves messages that are on their last receive if no free handler
+    is left for them, and later messages of their FIFO group (HBN-23).
+    """
     runs = [(run, run.deliveries + 1 >= most) for first, last in picked for run in state.known(first, last)]
     if not any(at_last for _, at_last in runs):
         return list(picked), [], 0, 0
@@ -195,7 +199,9 @@ def _for_hands(
 def _halved(
     state: ShardState, picked: Spans, others: int
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], bool]:
-    """Ends a claim before a failed batch. If the batch comes first, takes half, or none if ``others`` (DLQ-12)."""
+    """Splits picked messages so that the claim ends before a failed batch. If the failed batch comes first, the
+    claim takes half of it, or nothing if the receive already has ``others``, messages of other shards (DLQ-12).
+    """
     runs = [run for first, last in picked for run in state.known(first, last)]
     if not any(run.failed_together for run in runs):
         return list(picked), [], False
