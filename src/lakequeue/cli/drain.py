@@ -1,8 +1,9 @@
 """The command that moves all messages to another queue.
 
-Between queues of one kind, the drain is a redrive. From a standard queue to a FIFO queue, the drain receives,
-sends and deletes batches. The message ids become deduplication ids, so that a second drain within five minutes of
-a crash adds nothing twice. The last batch becomes visible after ``HOLD`` seconds.
+Between two standard queues or two FIFO queues, the drain is a redrive. From a standard queue to a FIFO queue, the
+drain receives, sends and deletes batches. The message ids become deduplication ids, so that a second drain within
+five minutes of a crash adds nothing twice. After a crash, the batch that the drain was moving becomes visible
+again in the source queue after ``HOLD`` seconds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Computes how many messages a consumer holds, in handlers and claimed ahead of their handlers."""
+"""Computes how many messages a consumer holds, in handlers and claimed ahead of their handlers. A round is one
+commit, which settles handled messages and claims further messages.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ ROUNDS = 3
 # Four processes with four groups a hand, on an object store with 20 ms a request, reached 0.75 of their speed with
 # 1.5 rounds, 0.66 with 1. With 2, one of them got 0.4 to 0.7 of the mean.
 GROUP_ROUNDS, SCARCE_ROUNDS = 2.0, 1.5
-"""Number of average rounds for which messages of a FIFO queue are claimed ahead. ``SCARCE_ROUNDS`` applies after a
-claim that got fewer messages than it asked for.
+"""Number of average rounds for which messages of a FIFO queue are claimed ahead. ``SCARCE_ROUNDS`` applies if the
+last claim got fewer messages than it asked for; otherwise, ``GROUP_ROUNDS`` applies.
 """
 BEHIND = 4
 """Multiple of ``Ahead.window`` after which messages that no handler began are given back."""
@@ -108,7 +110,7 @@ class Ahead:
         return min(BEHIND * self.window, self._longest)
 
     def fell_behind(self) -> None:
-        """Forgets the durations of handlers, because messages waited too long."""
+        """Called when messages waited too long and were given back. Forgets the durations of handlers."""
         self._took.clear()
         self._last = self._hands
 

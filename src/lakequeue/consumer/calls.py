@@ -82,7 +82,9 @@ class Calls:
 
     @contextmanager
     def _calling(self, jobs: Sequence[Job]) -> Iterator[tuple[Call, Sequence[Any]]]:
-        """Yields a call and the handler's arguments, or none if all receipts ended. Reports the call's end."""
+        """Yields a call and the arguments for the handler. The arguments are empty if all receipts have ended, so
+        that the handler must not be called. Reports the end of the call after the block.
+        """
         call, spans = Call(self._now(), jobs), dict[Job, AbstractContextManager[Any]]()
         fates: dict[Job, tuple[Fate, int | None]] = dict.fromkeys(jobs, (Fate.BROKEN, 0))
         self.running.add(call)

@@ -165,7 +165,9 @@ class DeliveryLoop(RunLoop):
             self.interrupt.set()
 
     def _deliver(self, batch: _Batch, delivering: Delivering, contexts: Sequence[Context]) -> None:
-        """Handles messages and delivers their rows. If the table refuses the rows, does so again for each half."""
+        """Calls the handler with messages, and appends the rows that it returns to the table. If the table refuses
+        the rows, does both again for each half of the messages.
+        """
         done, again = dict[str, Context](), None
         left = [context for context in contexts if context.message.group_id not in batch.broken]
         with self._handling(left) as ends:
@@ -190,7 +192,9 @@ class DeliveryLoop(RunLoop):
     def _append(
         self, batch: _Batch, delivering: Delivering, done: Sequence[Context], rows: Any, ends: _Ends
     ) -> Iterable[tuple[Delivering, Sequence[Context]]] | None:
-        """Appends rows, and deletes their messages. Returns two halves to repeat if the table refuses the rows."""
+        """Appends rows, and deletes their messages. If the table refuses the rows, returns the messages in two
+        halves, which the caller must handle and append separately.
+        """
         receipts = [each.message.receipt_handle for each in done]
         try:
             delivering.append(() if rows is None else rows, self._options.merge_schema)
@@ -251,7 +255,7 @@ class DeliveryLoop(RunLoop):
                 self.failed += len(ends) - done
 
     def _fails(self, batch: _Batch, message: Message, error: BaseException | None, ends: _Ends) -> None:
-        """Records that a message failed, and that later messages of its FIFO group must not be delivered."""
+        """Records that a message failed. This batch then delivers no later message of the same FIFO group."""
         ends[message.receipt_handle] = (Outcome.FAILED, error)
         if self.queue.fifo:
             batch.broken.add(message.group_id)

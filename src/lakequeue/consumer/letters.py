@@ -48,7 +48,7 @@ class Letters:
         return min((done.until for done, _ in self._waiting), default=None)
 
     def due(self, now: int) -> list[tuple[Done, DeadLetterReason | None]]:
-        """Returns no messages while all of them may wait. Otherwise removes and returns all of them."""
+        """Returns an empty list while all of the messages may wait. Otherwise removes and returns all of them."""
         if self.more and (self.until is None or now < self.until):
             return []
         waiting, self._waiting = self._waiting, []

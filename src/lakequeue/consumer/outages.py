@@ -111,7 +111,8 @@ class OutageMonitor:
         self.final: QueueClientError | None = None
 
     def failed(self, doing: str, error: QueueClientError) -> bool:
-        """Records a failed call and returns True. Returns False without a record if waiting cannot fix the error.
+        """Records a failed call and returns True. If waiting cannot fix the error, records nothing and returns
+        False.
 
         Args:
             doing: the kind of call: ``receiving``, ``extending`` or ``deleting``.
@@ -150,7 +151,7 @@ class OutageMonitor:
                 self.since = self.error = self.final = None
 
     def next_try(self, failures: int) -> datetime:
-        """Returns when to try again; or when the consumer gives up, if that is earlier."""
+        """Returns the earlier of two instants: when to try again, and when the consumer gives up."""
         now, gives_up_at = self._clock.now(), self._gives_up_at
         then = now + self.policy.pause(failures)
         return then if gives_up_at is None or gives_up_at <= now else min(then, gives_up_at)

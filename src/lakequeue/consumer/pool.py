@@ -128,7 +128,7 @@ class Pool:
         self._return([job for turn in refused for job in turn.jobs])
 
     def _refused(self, turns: Sequence[Turn]) -> list[Turn]:
-        """Returns the turns to give back: turns on a last receive that no free hand could begin."""
+        """Returns the turns to give back: turns on a last receive for which no free hand is left."""
         if not self._totals.several or self.rules.prefetch:
             return []
         last = [turn for turn in turns if turn.is_last]
@@ -163,7 +163,9 @@ class Pool:
                 self._do(events.WakeHands(1))
 
     def _next(self, first: bool) -> Job | None:
-        """Begins and returns a batch's next message, or with ``first`` its first. None if no message may begin."""
+        """Takes the next message of a batch from the line, and marks it as running. ``first`` is True for the
+        batch's first message. Returns None if no message may begin.
+        """
         while self.line.ready and not self._keeps_back(self.line.ready[0]):
             if not first and self._is_again(self.line.ready[0]):
                 return None
@@ -190,7 +192,7 @@ class Pool:
         return due is not None and now >= due
 
     def due(self) -> int | None:
-        """Returns when a batch begins even if it is not full; None if nothing may begin."""
+        """Returns the instant at which a hand may begin a batch that is not full; None if no message may begin."""
         if not self.line.ready or self._keeps_back(self.line.ready[0]):
             return None
         if self._is_again(self.line.ready[0]):
@@ -198,12 +200,14 @@ class Pool:
         return min((job.since for turn in self.line.ready for job in turn.jobs), default=0) + self.rules.batch_wait
 
     def _keeps_back(self, turn: Turn) -> bool:
-        """True if a turn must wait: all hands are busy (HBN-18), or the free hands are kept for last receives."""
+        """True if a turn must wait: all hands are busy (HBN-18), or the free hands are kept for last receives and
+        this turn is not on its last receive.
+        """
         free = self._totals.hands - self._totals.busy
         return free <= self._totals.kept and (free <= 0 or not turn.is_last)
 
     def _is_again(self, turn: Turn) -> bool:
-        """True if handlers get batches, and the turn's next message must come alone: it was received before."""
+        """True if the turn's next message must not share a batch with others, because it was received before."""
         return self.rules.batch > 1 and bool(turn.jobs) and turn.jobs[0].context.message.receive_count > 1
 
     def _go_on(self, turn: Turn) -> None:
@@ -255,7 +259,9 @@ class Pool:
         self._wake()
 
     def _deletion(self, job: Job, hold: Hold | None) -> Done:
-        """Returns the deletion of a handled message. Uses a later receipt in the pool if the receipt has ended."""
+        """Returns the deletion of a handled message. If the receipt has ended, and the pool has received the
+        message again, the deletion uses the later receipt.
+        """
         if hold is None or not hold.is_over(self._now):
             return Done(job, hold=hold, until=self._until(hold, self._now, self.rules.linger))
         message_id = job.context.message.message_id
@@ -276,7 +282,9 @@ class Pool:
         return rest
 
     def _settle_later(self, done: Done) -> None:
-        """Adds a message to settle. Wakes the loop if no other message must be settled as early as this one."""
+        """Adds a message for the next round to settle. Wakes the loop unless another message must be settled
+        first.
+        """
         done.job.state = State.FINISHED
         if all(each.due is not None or each.until > done.until for each in self._done):
             self._wake()
@@ -317,7 +325,9 @@ class Pool:
     # --- passes of the loop
 
     def _tick(self, event: events.Tick) -> None:
-        """Changes the number of hands, and gives back messages that waited too long, before a round."""
+        """Called at the begin of each iteration of the loop. Adopts a new number of hands, gives back messages
+        that waited too long, and asks for a wait if more handlers may end before the next commit.
+        """
         self._release_hands()
         if event.hands != self._totals.hands:
             self._totals.hands = event.hands
@@ -337,7 +347,7 @@ class Pool:
             self._do(events.Gather(min(self.ahead.gather(len(self.line.ready)), _LONGEST_GATHER)))
 
     def _round(self, event: events.RoundDue) -> None:
-        """Asks for a round if messages are due to be settled, or may be claimed. Otherwise asks for a wait."""
+        """Asks for a round if messages must be settled or may be claimed. Otherwise asks for a wait."""
         claims = not event.paused and self._now >= event.not_before
         if event.paused or self._letters.asked:  # the last round brought no message
             self._letters.claimed(messages=False, claim=None if event.paused else self.claim)
@@ -384,7 +394,7 @@ class Pool:
         return due, failures
 
     def _would_be_hidden(self, done: Done) -> bool:
-        """True if a running extension may still hide a message after its release."""
+        """True if the message is to be made visible, but an extension in progress could hide it again."""
         return done.again_in is not None and self.holds.is_extending(done.handle)
 
     def next_event(self) -> int | None:
@@ -482,7 +492,9 @@ class Pool:
         return ahead[0].since + self.ahead.behind
 
     def _held_ahead(self) -> Sequence[Job]:
-        """Returns the newest waiting jobs, for which there is no usable hand, in the order of their receives."""
+        """Returns the waiting messages for which there is no usable hand, in the order of their receives. These
+        are the messages that were received last.
+        """
         number = self._need_hands() - self._usable()
         return self._waiting()[-number:] if number > 0 else ()
 
@@ -505,7 +517,7 @@ class Pool:
         return free
 
     def _begun(self) -> int:
-        """Returns the number of busy hands, and of hands that last receives still need."""
+        """Returns the number of hands that are busy, plus the number of waiting messages on their last receive."""
         waiting: Iterable[Job] = (job for pool in self._totals.pools if pool.active for job in pool._waiting())
         return self._totals.busy + sum(job.context.message.last_receive for job in waiting)
 
@@ -521,12 +533,12 @@ class Pool:
 
     @property
     def wants_hand(self) -> bool:
-        """True if a hand can now be kept free for a last receive that a claim left, because no hand was free."""
+        """True if a hand can be kept free now for a last receive that a claim left, for lack of a free hand."""
         waits = self.claim is not None and self.claim.passed > self._kept
         return waits and self._totals.busy + self._totals.kept < self._totals.hands
 
     def _release_hands(self) -> None:
-        """Frees ``_asked`` hands that were kept for messages, because these began or did not come. Wakes hands."""
+        """Frees the ``_asked`` hands: they were kept free for a claim, which has ended. Wakes as many hands."""
         released, self._asked = self._asked, 0
         self._kept -= released
         self._totals.kept -= released

@@ -155,7 +155,7 @@ class QueueLoop(RunLoop):
         return None
 
     def show_hunger(self) -> None:
-        """Ends a wait for ``Gather`` if a hand has found nothing to do. Else lets the next ``Gather`` wait."""
+        """If a hand has found nothing to do, ends the wait for ``Gather``. Otherwise lets the next wait last."""
         (self._hungry.set if self.pool.hungry else self._hungry.clear)()
 
     def _locked(self, free: Callable[[], int]) -> int:
@@ -208,7 +208,9 @@ class QueueLoop(RunLoop):
         return found.messages
 
     def _prepare(self, not_before: int, until_empty: bool) -> Waits[events.Action | None]:
-        """Begins an iteration of the loop. Returns its action; None if a new iteration must begin instead."""
+        """Begins an iteration of the loop. Returns the action that the pool asks for; None if messages arrived
+        during a wait, so that the caller must begin a new iteration.
+        """
         for action in self.report(events.Tick(self._controls.concurrency, self._controls.paused)):
             if isinstance(action, events.Gather):
                 self._hungry.wait(action.longest / MICROS)
@@ -385,7 +387,9 @@ class QueueLoop(RunLoop):
             self._stop()
 
     def _settle(self) -> int | None:
-        """Settles messages that are due. Returns when the next ones are due; None before another handler ends."""
+        """Settles the due messages. Returns when others will be due; None if none will be before a handler
+        ends.
+        """
         for action in self.report(events.RoundDue(paused=True, not_before=0, may_linger=False)):
             if isinstance(action, events.Round):
                 self._exchange(action)

@@ -55,8 +55,8 @@ class RunLoop(ABC):
         self.outages = OutageMonitor(options.outage, queue.name, self._clock, self.interrupt.set)
 
     def run(self, until_empty: bool) -> Waits[None]:
-        """Receives and handles messages, see ``Consumer.run``. Yields the end of each wait; ``woken`` ends a wait
-        early.
+        """Receives and handles messages until the run ends, see ``Consumer.run``. Yields the instant at which each
+        of its waits ends; setting ``woken`` ends the wait earlier.
         """
         with self.interrupt.waking(self.woken.set):
             try:
@@ -84,7 +84,7 @@ class RunLoop(ABC):
         return Health(True, self._controls.paused, active, self.outages.since, reason, begun, round_seconds)
 
     def fail(self, error: BaseException) -> None:
-        """Ends the run with an error, which ``run`` raises. Any error but a LakeQueueError ends all loops."""
+        """Ends this loop with an error, which ``run`` raises. Unless it is a LakeQueueError, ends all loops."""
         self._error = self._error or error
         if not isinstance(error, LakeQueueError):
             self._fatal(self)

@@ -51,7 +51,9 @@ class SharedHands:
         self.totals = Totals(controls.concurrency)
         self.lock = threading.RLock()
         self._least = 0.0
-        """The highest ``Pool.taken`` at which a queue was chosen. Queues that were empty begin near this value."""
+        """The highest ``Pool.taken`` of a queue at the moment when the queue was chosen. A queue that was empty
+        continues near this value.
+        """
         self.receiving: dict[Pool, Any] = {}
         self.heartbeats = WaitingThreads(clock, MOST_THREADS, "lakequeue heartbeat", late=True)
         self.hands: Threads | Tasks
@@ -97,7 +99,7 @@ class SharedHands:
         return work(jobs)
 
     def _run_dry(self, pool: Pool) -> None:
-        """Records that a hand found no message of a queue. Wakes the queue's loop if the pool was ``full``."""
+        """Records that a hand found no message of a queue. If the pool was ``full``, wakes the loop to claim."""
         pool.hungry = True
         self.receiving[pool].show_hunger()
         if pool.full:
@@ -105,7 +107,9 @@ class SharedHands:
             self.receiving[pool].interrupt.set()
 
     def _in_turn(self, ready: Sequence[Pool]) -> Pool:
-        """Returns the next queue by weight. A queue that was empty catches up by its share of hands at most."""
+        """Returns the queue whose turn is next, by the weights. A queue that had no messages may catch up by its
+        share of all hands at most.
+        """
         behind = self._controls.concurrency / sum(pool.rules.weight for pool in self.receiving)
         for pool in ready:
             pool.taken = max(pool.taken, self._least - behind - 1 / pool.rules.weight)
@@ -128,12 +132,16 @@ class SharedHands:
             return self.receiving.keys() <= self.totals.empty
 
     def may_be_empty(self, pool: Pool) -> set[Pool] | None:
-        """Returns the set of empty queues, or None if messages are active or this queue is already in the set."""
+        """Returns the set of queues found empty, to which ``found_empty`` may add this queue. Returns None if a
+        message is active or the set already has this queue.
+        """
         with self.lock:
             return None if self.totals.held or pool in self.totals.empty else self.totals.empty
 
     def found_empty(self, pool: Pool, known: set[Pool]) -> None:
-        """Adds a queue to the set that ``may_be_empty`` returned. A message received since then voids the set."""
+        """Adds a queue to the set ``known`` that ``may_be_empty`` returned. Has no effect if a message was
+        received since then, because a receive replaces the set.
+        """
         with self.lock:
             known.add(pool)
             self._wake()

@@ -44,8 +44,8 @@ class Subscription:
         name: kombu's name of the queue.
         number: maximum number of held messages; 0 for ``UNLIMITED``.
         no_ack: True to delete messages when they are delivered.
-        put: called with this subscription and a kombu message, or the error that ended the subscription. The
-            caller must pass the message or error to ``deliver``.
+        put: a function that the subscription calls with itself and a kombu message, or with itself and the error
+            that ended it. The creator of the subscription must later pass the message or error to ``deliver``.
         callback: called with each delivered kombu message.
         forget: called with the tag of a message that kombu must no longer settle.
         broken: errors of the connection, which a worker handles.

@@ -1,4 +1,6 @@
-"""Shares of connections: limits for a key and for an address, and reserves for other clients."""
+"""How connections are shared: one key or one address may hold only a limited number, so that some connections stay
+free for other clients.
+"""
 
 from __future__ import annotations
 
