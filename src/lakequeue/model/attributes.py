@@ -185,7 +185,7 @@ class QueueAttributes:
             raise _invalid(_BY_FIELD[limit], hint=hint)
 
     def differences(self, arguments: Mapping[str, Any]) -> list[str]:
-        """Returns the names of arguments that differ from these (QUE-15). Raises the errors of ``create``."""
+        """Returns names of arguments that differ from these attributes (QUE-15). Raises as ``create`` does."""
         other = self.create(**{"profile": self.profile, "fifo": self.fifo, **arguments})
         return [f for f in _fields(arguments, self.profile_rules) if getattr(self, f) != getattr(other, f)]
 
@@ -254,7 +254,7 @@ class QueueAttributes:
 
     @property
     def dedup_window(self) -> int | None:
-        """Maximum age, in microseconds, of a message that makes a new message a duplicate. None without ids."""
+        """Maximum age, in microseconds, of a message that a duplicate repeats. None without deduplication ids."""
         return self.retention_micros if self.deduplication_until_deleted else self.dedup_micros
 
     @property
@@ -437,7 +437,7 @@ def _invalid(attribute: _Attribute, cmq_code: int | None = None, hint: str | Non
 
 
 def _fields(arguments: Mapping[str, Any], rules: Profile) -> dict[str, Any]:
-    """Returns the arguments by field name. Refuses a text as a number, unless the name is the wire name."""
+    """Returns the arguments by field name. Refuses a text for a number, unless the argument has its wire name."""
     found = {}
     for name, value in arguments.items():
         attribute = _attribute(name, rules)

@@ -23,8 +23,8 @@ class ConsumerProcess:
         seen_at: when the process last wrote its file.
         handlers: number of running handler calls at ``seen_at``.
         oldest_handler: when the oldest of these calls began. None if no handler ran.
-        dumps: True if SIGUSR1 prints the stacks of its threads.
-        ended: True if the process is known to have ended, because it ran on this machine. Not in the file.
+        dumps: True if SIGUSR1 prints the stacks of the process's threads.
+        ended: True if the process ran on this machine and no longer runs. Not in the file.
     """
 
     host: str
@@ -50,9 +50,8 @@ class ConsumerFile:
 
     Attributes:
         requests: number of storage requests, by kind.
-        received: number of received messages.
         pid_space: identifies the machine and container in which the process id is valid. None if unknown.
-        silent: True if the process has ended, or if its last report is too old to be running. Not in the file.
+        silent: True if the process has ended, or if its last report is too old for a running process. Not in the file.
     """
 
     name: str

@@ -174,10 +174,7 @@ class BatchSuccess:
 
     Attributes:
         id: id of the entry.
-        message_id: for a send, see ``SendResult``.
-        md5_of_body: for a send, see ``SendResult``.
-        md5_of_message_attributes: for a send, see ``SendResult``.
-        sequence_number: for a send to a FIFO queue, see ``SendResult``.
+        message_id, md5_of_body, md5_of_message_attributes, sequence_number: for a send, as in ``SendResult``.
         receipt_handle: receipt handle of the entry, for a delete or a change of visibility.
     """
 
@@ -203,8 +200,7 @@ class BatchFailure:
         message: description of the error.
         sender_fault: True if the same entry would fail again. False if storage failed.
         cmq_code: CMQ's number, only on queues of profile ``cmq``.
-        template: as in ``QueueServiceError``.
-        names: as in ``QueueServiceError``.
+        template, names: as in ``QueueServiceError``.
     """
 
     id: str
@@ -217,7 +213,6 @@ class BatchFailure:
 
     @classmethod
     def of(cls, id: str, error: QueueServiceError | QueueClientError, profile_name: str = "") -> BatchFailure:
-        """Builds the failure of an entry from its error."""
         if isinstance(error, QueueServiceError):
             number = cmq_code_of(error, profile_name)
             return cls(id, error.code, str(error), error.sender_fault, number, error.template, error.names)
@@ -383,7 +378,7 @@ def new_message_ids(count: int, now: int, format: Literal["uuid", "cmq"] = "uuid
 
 
 def sent_about(message_id: str) -> int | None:
-    """Returns the send time in a message id, in microseconds (whole milliseconds). None for ids without a time."""
+    """Returns the send time in a message id, in microseconds, rounded to 1 ms. None for an id without a time."""
     return int(message_id[:8] + message_id[9:13], 16) * 1_000 if _IN_ORDER.fullmatch(message_id) else None
 
 

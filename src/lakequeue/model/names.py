@@ -69,6 +69,6 @@ _STEP = 37
 
 
 def sequence_number(shard: int, offset: int) -> str:
-    """Returns 20 digits that are unique in a queue. They grow with the offset, with gaps (SEQ-1, SEQ-3, SEQ-6)."""
+    """Returns 20 digits, unique in a queue. The number grows with the offset, with gaps (SEQ-1, SEQ-3, SEQ-6)."""
     place = offset * _SHARDS + shard
     return str(_BASE + place * _SPREAD + offset * _STEP % _SPREAD)

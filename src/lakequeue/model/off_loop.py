@@ -23,8 +23,6 @@ class OffLoop(Protocol):
 
 
 class LoopThreads:
-    """Runs work in the default threads of the event loop."""
-
     @property
     def executor(self) -> Executor | None:
         return None

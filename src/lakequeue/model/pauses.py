@@ -54,7 +54,6 @@ class Pause:
         return f"{self.of(queue)}; {self.command(queue)} {ENDS}"
 
     def command(self, queue: str) -> str:
-        """Returns the command that ends the pause."""
         group = "" if self.group is None else f" --group {shlex.quote(self.group)}"
         return f"lakequeue resume {queue}{group}"
 

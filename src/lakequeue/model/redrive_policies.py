@@ -50,7 +50,6 @@ class RedrivePolicy:
     max_receive_count: int
 
     def __attrs_post_init__(self) -> None:
-        """Checks the queue and the count. Raises InvalidParameterValue."""
         target, most = self.dead_letter_queue, self.max_receive_count
         if not isinstance(target, str) or not target:
             hint = "the name of a queue, as a text"
@@ -61,7 +60,6 @@ class RedrivePolicy:
             raise _refused(self, "redrive_policy", reason, "max_receive_count")
 
     def wire(self) -> str:
-        """Returns the policy as JSON."""
         return compact({"deadLetterTargetArn": self.dead_letter_queue, "maxReceiveCount": self.max_receive_count})
 
 
@@ -78,7 +76,6 @@ class RedriveAllowPolicy:
     source_queues: Sequence[str] = ()
 
     def wire(self) -> str:
-        """Returns the policy as JSON."""
         policy: dict[str, Any] = {"redrivePermission": self.permission}
         if self.source_queues:
             policy["sourceQueueArns"] = list(self.source_queues)

@@ -18,7 +18,7 @@ from lakequeue.model.arguments import check_instant, check_string, check_text, c
 from lakequeue.model.names import is_name
 
 MISSED = ("last", "all", "none")
-"""Values of ``Schedule.missed``: the last missed due time gets a message, or all get one, or none."""
+"""Values of ``Schedule.missed``: send a message for the last missed due time, for all of them, or for none."""
 LATE = timedelta(minutes=5)
 """Delay after which a due time is overdue. With ``missed='none'``, an overdue time gets no message."""
 SKEW = timedelta(minutes=15)
@@ -119,9 +119,7 @@ class Schedule:
         return None if self.cron is None else next(self._after(self.cron, instant), None)
 
     def is_ahead(self, now: datetime, last: datetime | None = None) -> bool:
-        """Returns True if a fast clock moved the schedule into the future. ``last`` is the last send's due
-        time.
-        """
+        """Returns True if a fast clock moved the schedule into the future. ``last``: due time of the last send."""
         limit = now + SKEW
         if last is not None and last > limit:
             return True

@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class MessageState(str, Enum):
-    """The state of a message at an instant. The end of a delay, timeout or retention needs no commit."""
+    """State of a message at an instant. It changes without a commit when a delay, timeout or retention ends."""
 
     VISIBLE = "visible"
     """A receive may return the message. CMQ calls this Active."""

@@ -42,8 +42,6 @@ def run(work: Waits[_T], clock: Clock, wake: threading.Event) -> _T:
 
 @attrs.define(eq=False)
 class _Piece:
-    """Work of ``WaitingThreads``, with the event that ends its waits."""
-
     work: Waits[None]
     wake: Interrupt
     end: ExitStack = attrs.field(factory=ExitStack)
@@ -120,7 +118,6 @@ class WaitingThreads:
                     self._timer = None
 
     def _next(self) -> _Piece | None:
-        """Takes ready work, and returns it; None if no work is ready."""
         piece = self._ready.popleft() if self._ready else None
         if piece is None and self._first() <= self._clock.now():
             piece = self._queue[0][2]

@@ -60,7 +60,6 @@ class CompactionSummary:
 
     Attributes:
         queue: name of the queue; None for the root's own tables.
-        region: region of the queue.
         bytes_freed: size of the removed files, in bytes.
     """
 

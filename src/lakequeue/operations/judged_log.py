@@ -75,10 +75,9 @@ class JudgedShard:
         """Reads the ledger and the list of log files of a shard.
 
         Args:
-            row, root, shard: the queue, its root, and the shard's number.
             open_: opens a table by its path.
             now: the instant for which states are computed, in microseconds.
-            doubt: checks ``now`` against a wrong clock; None for no check.
+            doubt: checks whether ``now`` may come from a wrong clock; None for no check.
 
         Raises:
             QueueClientError: messages have expired by ``now``, but the clock may be wrong (DUR-82).

@@ -97,9 +97,7 @@ def lease(
     """Claims messages under one lease. Returns None if no message is available.
 
     Args:
-        queue, max_messages: the queue, and the maximum number of messages.
         visibility_timeout: seconds; None for the queue's timeout.
-        consumer: name of the consumer that gets the messages.
         delivers: True if the lease may append rows to the queue's delivery table.
     """
     with queue.service("lease") as call:

@@ -28,7 +28,6 @@ class Presence:
     """Reports a consumer's run in a thread of its own, until ``stop``. The run goes on if storage fails.
 
     Args:
-        name: the consumer's name.
         queues: the queues from which the consumer receives. The root of each queue gets a file.
         began: returns when each running call of the handler began, in microseconds.
     """

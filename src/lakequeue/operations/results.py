@@ -42,9 +42,9 @@ class QueueCounts:
         delayed: messages that were sent with a delay, which has not ended.
         rewindable: deleted messages that a rewind can restore.
         oldest_age: seconds since the oldest message was sent; None if there is no message.
-        held: messages that were sent at the limit on delayed messages. They do not count as delayed.
-        undecided: messages whose delivery lease has ended, while it is unknown if their rows arrived. They do not
-            count as in flight (TAB-5).
+        held: messages that were sent at the limit on delayed messages. Held messages do not count as delayed.
+        undecided: messages whose delivery lease has ended, while it is unknown if the messages' rows arrived.
+            Undecided messages do not count as in flight (TAB-5).
     """
 
     visible: int
@@ -59,7 +59,6 @@ class QueueCounts:
         return self.table("messages")
 
     def table(self, caption: str) -> str:
-        """Returns the counts as a table for notebooks."""
         cells = self.cells()
         return notebook.table(caption, [*cells], [[*cells.values()]])
 
@@ -77,12 +76,7 @@ class ShardCounts:
 
     Attributes:
         shard: number of the shard, from 0.
-        visible: messages that a receive may return.
-        in_flight: received messages, which are hidden until their visibility timeout ends.
-        delayed: messages that were sent with a delay, which has not ended.
-        held: messages that were sent at the limit on delayed messages. They do not count as delayed.
-        undecided: messages whose delivery lease has ended, while it is unknown if their rows arrived. They do not
-            count as in flight.
+        visible, in_flight, delayed, held, undecided: numbers of messages, as in ``QueueCounts``.
     """
 
     shard: int
@@ -93,7 +87,7 @@ class ShardCounts:
     commits: int
     """Number of recent commits of all processes to the shard, at most 100."""
     lost_races: int
-    """Number of times that these commits had to be repeated, because another process had committed first."""
+    """How often these commits were repeated, because another process had committed to the shard first."""
     undecided: int = 0
 
 
@@ -102,7 +96,6 @@ class UndecidedDelivery:
     """A delivery whose lease ended before its outcome was known.
 
     Attributes:
-        shard: number of the shard.
         messages: number of messages that wait for the decision.
         since: when the first receipt of the delivery ended.
         application_id: id of the delivery in the table's log. None if the queue no longer has a table.
@@ -120,12 +113,7 @@ class UndecidedDelivery:
 
 @attrs.frozen
 class GroupCounts:
-    """Number of visible and in-flight messages of a message group.
-
-    Attributes:
-        visible: number of visible messages.
-        in_flight: number of messages in flight.
-    """
+    """Number of visible and in-flight messages of a message group."""
 
     group_id: str | None
     """Id of the message group. None for messages without a group."""

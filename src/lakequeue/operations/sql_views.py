@@ -49,7 +49,6 @@ _TYPES = {
 
 
 def sql_type(kind: pa.DataType) -> str:
-    """Returns the SQL type of an Arrow type."""
     if pa.types.is_list(kind):
         return f"ARRAY<{sql_type(kind.value_type)}>"
     if pa.types.is_map(kind):

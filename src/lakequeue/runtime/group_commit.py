@@ -58,7 +58,7 @@ class GroupCommit(Generic[Request, Answer]):
 
         Args:
             run: returns an answer for each request, in order. An error of ``run`` is the answer to each request.
-            turn: returns a context in which a batch runs. Requests that arrive during its entry join the batch.
+            turn: returns a context in which a batch runs. Requests that arrive while it is entered join the batch.
         """
         self._run = run
         self._turn = turn

@@ -16,7 +16,7 @@ ELSEWHERE_EVERY = 16
 _ALONE = 0.125
 """Amount by which a commit without lost races lowers the strain of the home. A lost race adds 1."""
 _LEAST, _MOST = 2.0, 64.0
-"""Lowest and highest limit of the strain. At the limit, the home moves. The limit doubles if no shard is free."""
+"""The home moves at a limit of the strain between these values. The limit doubles if no shard is free."""
 _QUIET = 64
 """Number of commits in a row without strain, after which the limit of the strain is ``_LEAST`` again."""
 _MISSES = 8
@@ -51,7 +51,7 @@ class HomeShard:
         return self._from(self._chance.randrange(self._shards))
 
     def elsewhere(self) -> int | None:
-        """Returns a shard to try before the home in one of ``ELSEWHERE_EVERY`` calls, and otherwise None."""
+        """Every ``ELSEWHERE_EVERY`` calls, returns a shard to try before the home. Otherwise returns None."""
         with self._lock:
             self._receives += 1
             if self._receives % ELSEWHERE_EVERY or self._shards == 1:
@@ -83,7 +83,9 @@ class HomeShard:
                 self._move((shard + 1) % self._shards)
 
     def consider_moving(self, activity: Callable[[Sequence[int]], Sequence[object]]) -> None:
-        """May move the home if the strain is high. ``activity`` returns values that change with each commit."""
+        """May move the home if its strain is high. The function ``activity`` gets the numbers of shards, and
+        returns a value for each shard that changes with each commit to the shard.
+        """
         if not (self._strain or self._seen) or not self._moving.acquire(blocking=False):
             return
         try:

@@ -94,7 +94,7 @@ class LedgerRequests:
         return self._rounds > 0
 
     def takes(self, commands: Sequence[Command]) -> bool:
-        """True if the commands should be posted. False for claims after a claim that got too few messages."""
+        """True if the commands should be posted. False for claims if the last claim got too few messages."""
         futile = self.dry and all(isinstance(command, Claim) for command in commands)
         return self.wanted and not futile and self.may_take(commands)
 
@@ -162,7 +162,7 @@ def answers(asked: Sequence[tuple[str, int]], results: Sequence[Result], attribu
 
 
 def _commands(table: Table, waiting: WaitingRequest) -> Sequence[Command]:
-    """Reads the commands of another process's request. Returns none if unreadable, or if the log was restored."""
+    """Returns the commands of a request. Empty if the request is unreadable, or if the ledger was restored."""
     try:
         written, token, commands = from_text(table.folder.read(waiting.name))
         if written == FORMAT and requests.is_of(table, waiting, token) and all(map(has_text, commands)):

@@ -24,7 +24,7 @@ from lakequeue.storage.engines.watch_lock import WatchLock
 PAUSE = 0.02
 """Minimum seconds between two wake-ups of receives. Limits the cost of waiting when logs change often."""
 GRACE = 0.05
-"""Seconds that a process keeps watching after its last wait, because commits and short handlers are faster."""
+"""Seconds that a process keeps watching after its last wait. Most commits and short handlers end sooner."""
 STAY = 0.25
 """Seconds that a process keeps watching after a receive, if the consumer will soon receive again."""
 RETRY = 0.005
@@ -77,7 +77,7 @@ class Place:
     """Monotonic time, in seconds, of the next check of this place. None if no check is planned."""
     changes: int = 0
     known: int = -1
-    """Value of ``changes`` at the last poll that left no message in the queue for other processes."""
+    """Value of ``changes`` at the last poll after which no message was left for another process."""
     until: float = 0.0
     """Monotonic time, in seconds, before which no message becomes visible unless the logs change."""
     shown_at: float = 0.0
@@ -304,7 +304,7 @@ class LogWatch:
 
 
 def most_locks() -> int:
-    """Returns the maximum number of locks, each of which needs an open file. Other queues have no lock."""
+    """Returns the maximum number of locks, because each lock needs an open file. Further queues get no lock."""
     import resource
 
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4

@@ -145,7 +145,9 @@ class OpenQueue:
     # --- attributes
 
     def validated(self, check: Callable[[], _Checked]) -> tuple[int, _Checked]:
-        """Calls ``check``, and repeats it if there are newer attributes. Returns their version, and the result."""
+        """Calls the function ``check``. If ``check`` fails, and there are newer attributes, calls it again.
+        Returns the version of the attributes, and the result of ``check``.
+        """
         # the version first: another thread may adopt newer attributes during the check
         version = self.row.attributes_version
         try:
@@ -175,7 +177,7 @@ class OpenQueue:
             self.announce_attributes()  # the last change was interrupted before it reached the log
 
     def catch_up(self) -> bool:
-        """Adopts the attributes of the shards if these are newer than the catalog's. Then returns True (DUR-7)."""
+        """Returns True if the shards had newer attributes than the catalog, after adopting them (DUR-7)."""
         heads = [shard.ledger.query(lambda machine: machine.head) for shard in self.shards]
         head, known = max(heads, key=lambda each: each.attributes_version), self.row
         version = max(head.attributes_version, *(shard.sender.attributes_version() for shard in self.shards))

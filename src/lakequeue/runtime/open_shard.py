@@ -40,8 +40,9 @@ def in_home_order(shards: Sequence[OpenShard], home: HomeShard) -> Sequence[int]
 
 
 def look_at(shards: Sequence[OpenShard]) -> float:
-    """Reads all given shards on an object store concurrently. Returns a sequence number. Commands and queries that
-    get this number need no read of their own. On a local disk, or for a single shard, returns infinity.
+    """If the shards are on an object store, reads all of them concurrently, and returns the sequence number of
+    this read. Commands and queries that get the number need no read of their own. On a local disk, or for a single
+    shard, reads nothing, and returns infinity.
     """
     folder = shards[0].tables.engine.store.folder(shards[0].tables.receipts) if len(shards) > 1 else None
     if folder is None or folder.local is not None:

@@ -96,7 +96,6 @@ class Reopened(Generic[_Values, _Open]):
 
     @property
     def _known(self) -> _Values | _Open:
-        """Returns the open object, or the pickled values if this copy is not open yet."""
         return vars(self).get("_runtime") or self._pickled
 
     def __getstate__(self) -> dict[str, Any]:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 POLL_INTERVAL, REMOTE_POLL_INTERVAL = 500_000, 1_000_000
 """Maximum microseconds between two polls of a waiting receive: on disks, and on object stores."""
 IDLE_POLL_INTERVAL, IDLE_PART = 4_000_000, 15
-"""On object stores, receives pause for 1/``IDLE_PART`` of the idle time, but at most for these microseconds."""
+"""On object stores, a pause is 1/``IDLE_PART`` of the idle time, at most ``IDLE_POLL_INTERVAL`` microseconds."""
 LINGER, REMOTE_LINGER = 100_000, 2_000_000
 """Microseconds that a handled message may wait for the next claim: on disks, and on object stores."""
 REMOTE_CLAIM_INTERVAL = 1_000_000
@@ -103,7 +103,6 @@ class _RootState:
                 self.forget_shards(key)
 
     def release(self) -> None:
-        """Closes the handles of all tables. The next call opens them again."""
         with self.lock:
             self.catalog.release()
             shards = [shard for queue in self._shards.values() for shard in queue]

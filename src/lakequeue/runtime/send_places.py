@@ -120,7 +120,7 @@ class PlaceFinder:
         return stored
 
     def _original(self, stored: Collection[int] | None, window: DedupWindow, key: Key) -> Placed | None:
-        """Returns the place of an earlier message with this key, or None. If given, only ``stored`` counts."""
+        """Returns the place of a message with ``key`` at an offset in ``stored`` (None: any offset), or None."""
         for offset in window.find(key):
             if stored is None and offset < (purged := self._ledger.purged_offset()):
                 window.forget_below(purged)

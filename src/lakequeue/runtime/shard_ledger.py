@@ -124,7 +124,9 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return done.value[: len(call.commands)]
 
     def _decide_for_all(self, call: CommandCommit, posted: PostedRequest, lost: int) -> Decision[list[Result]]:
-        """Returns the results of ``posted`` if another process committed it, or else decides ``posted``."""
+        """Returns the results of the request ``posted`` if another process has committed it. Otherwise decides the
+        commands of ``posted``, together with the requests of other processes.
+        """
         ledger, log = self._open_ledger(), self._open_log()
         if lost:
             self._machine = None  # it has changes that were not committed
@@ -179,7 +181,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return results
 
     def _decide(self, call: CommandCommit, lost: int) -> Decision[list[Result]]:
-        """Decides commands on the ledger. Reads an old log again. ``lost`` is the number of races lost so far."""
+        """Decides commands on the ledger, after reading the log if it may be old. ``lost`` counts lost races."""
         if lost:
             self._machine = None  # it has changes that were not committed
             self._requests.lost(self._open_ledger().table, call.commands)
@@ -209,9 +211,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return self._open_ledger().change(decision, machine, call.rewrite, ids, told)
 
     def _read_log(self, call: CommandCommit, machine: ShardMachine) -> bool:
-        """Gives the state machine the known log. If this may be too old, reads the newest log, and returns
-        True.
-        """
+        """Gives the machine the known log; if this log may be too old, reads the newest, and returns True."""
         reader = self._open_log()
         machine.log = reader.advance()
         if call.looked:

@@ -24,12 +24,12 @@ class ShardReader:
         self.bodies = BodyCache()
 
     def load(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Caches messages of an object store, reading many files at once. Leaves errors to the later read."""
+        """Caches messages of an object store, many files at once. Suppresses errors, which later reads report."""
         with suppress(Exception), self._ledger.reading() as log:
             self.bodies.load(log.table, log.log, spans)
 
     def messages(self, first: int, last: int) -> list[dict[str, Any] | None]:
-        """Returns dicts, or None for removed messages. Raises QueueClientError if another message is missing."""
+        """Returns a dict for each message, None for a removed message. Raises QueueClientError for a lost one."""
         messages: list[dict[str, Any] | None] = []
         while (offset := first + len(messages)) <= last:
             found, rows = self.rows(offset, last)

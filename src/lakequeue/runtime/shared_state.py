@@ -20,7 +20,6 @@ class ShardTables:
 
     engine: Engine
     number: int
-    """Number of the shard in its queue."""
     messages: str
     """Path of the log."""
     receipts: str

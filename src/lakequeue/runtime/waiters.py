@@ -34,7 +34,7 @@ class WatchedPlace(Protocol):
         ...
 
     def found_nothing(self, changes: int, seconds: float | None) -> None:
-        """Records a poll without messages. Expects none for ``seconds``; if None, until the logs change."""
+        """Records a poll without messages. No message will come for ``seconds``, or, if None, without a change."""
         ...
 
 
@@ -93,7 +93,7 @@ class Waiters:
         return now - self.active_at
 
     def woken_for(self) -> float:
-        """Returns the seconds since the oldest wake-up without a poll, or 0.0 if all have polled."""
+        """Returns the seconds since the oldest wake-up without a poll, or 0.0 if every woken waiter has polled."""
         with self._lock:
             instants = [waiter.woken_at for waiter in self._waiters if waiter.woken]
         return monotonic() - min(instants) if instants else 0.0
