@@ -51,7 +51,7 @@ class ConsumerFile:
     Attributes:
         requests: number of storage requests, by kind.
         pid_space: identifies the machine and container in which the process id is valid. None if unknown.
-        silent: True if the process has ended, or if its last report is too old for a running process. Not in the file.
+        silent: True if the process has ended, or has not written the file for too long. Not in the file.
     """
 
     name: str

@@ -45,8 +45,8 @@ class DeliveryTarget(NamedTuple):
         table: path, URI, or catalog name. None if the queue no longer has a table.
         delivery_id: random id of the queue for this table.
         table_id: id of the Delta table (``metaData.id``). None until it is recorded.
-        changed: True if the leased messages were marked for another table or delivery id. Only an operator may then
-            decide whether these messages were delivered.
+        changed: True if the leased messages were marked for another table or delivery id. Only an operator may
+            then decide if these messages were delivered.
         owner: delivery id of the queue when the marks were made.
     """
 
