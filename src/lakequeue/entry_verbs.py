@@ -231,9 +231,7 @@ def redrive_checked(
     interrupt: Interrupt | None = None,
     destination: Queue | None = None,
 ) -> int:
-    """Moves messages as ``Queue.redrive`` does. Calls ``check``, which may raise, with each source queue's
-    name.
-    """
+    """Moves messages as ``Queue.redrive`` does. Calls ``check``, which may raise, with each source's name."""
     target = None if destination is None else destination._runtime
     return move.redrive(queue._runtime, most, where, lambda moved: None, target, interrupt, check)
 

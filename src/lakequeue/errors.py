@@ -375,9 +375,7 @@ class TableUnavailable(QueueClientError):
 
 
 class UnsupportedTable(TableUnavailable):
-    """Queues cannot deliver into this table (TAB-21), for example because a catalog decides the table's
-    commits.
-    """
+    """Queues cannot deliver into this table (TAB-21), for example because a catalog decides its commits."""
 
 
 class RowsRefused(LakeQueueError):
@@ -466,7 +464,6 @@ CMQ_SOME_FAILED, CMQ_ALL_FAILED = 6010, 6020
 
 
 def cannot_listen(host: str, port: int, error: OSError) -> OSError:
-    """Returns the error for a port that cannot be opened."""
     reason = error.strerror.partition(" (while")[0] if error.strerror else str(error)
     return OSError(f"cannot listen at {host}, port {port}: {reason}")
 

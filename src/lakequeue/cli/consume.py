@@ -176,7 +176,9 @@ def _left(queues: Sequence[Queue], consumer: Consumer) -> Iterator[str]:
 
 
 class _Stopping:
-    """Handles SIGTERM and SIGINT: the first signal stops the consumer, the second at once, the third kills it."""
+    """Handles SIGTERM and SIGINT. The first signal stops the consumer, whose handlers get ``drain_timeout``
+    seconds to end. The second signal stops the consumer at once. The third signal kills the process.
+    """
 
     def __init__(self, consumer: Any, drain_timeout: float) -> None:
         self.signals: list[int] = []

@@ -214,7 +214,6 @@ class Progress:
             self._rounds += 1
 
     def check(self) -> None:
-        """Ends the job after too many rounds without progress."""
         if self._rounds >= self._most:
             failed = f"the last {self._rounds + 1} batches finished none of {self._smallest:,} messages"
             raise typer.Exit(Session().fail(REFUSED, "no progress", f"{failed}; {self.done:,} are done"))

@@ -61,8 +61,8 @@ def rewind(
 
 
 def _within_range(queue: Queue, wanted: Moment) -> tuple[datetime, bool]:
-    """Returns a rewind's instant. Also True if this is the earliest instant, because a duration reached too
-    far.
+    """Returns the instant of a rewind, and True if the user's duration reaches back too far, so that the instant
+    is the earliest instant that a rewind accepts.
     """
     instant, attributes = wanted.instant(queue.clock), queue.attributes()
     earliest = queue.min_rewind_time

@@ -180,7 +180,6 @@ class _Column(NamedTuple):
     numeric: bool
     folds: bool
     least: int
-    """Minimum width of the column in characters."""
 
 
 @attrs.frozen(eq=False)
@@ -240,7 +239,6 @@ _ABOVE = "\ue000"
 
 @contextmanager
 def spinner(what: str) -> Iterator[None]:
-    """Shows a spinner on a terminal."""
     if not sys.stderr.isatty():
         yield
         return

@@ -20,12 +20,9 @@ if TYPE_CHECKING:
     from lakequeue import LakeQueue, Queue
 
 DONE, REFUSED, USAGE, ENVIRONMENT, INTERRUPTED = 0, 1, 2, 3, 130
-"""Exit codes of commands."""
 
 spares_pandas = False
-"""True to open roots without importing pandas. Importing a user's code, which may need pandas, sets it to
-False.
-"""
+"""True to open roots without importing pandas. False once a user's code, which may need pandas, was imported."""
 
 
 @attrs.define
@@ -109,7 +106,6 @@ class Session:
         return True
 
     def line(self, document: object) -> None:
-        """Prints a document as one JSON line."""
         write(json_text(document))
 
     def note(self, text: str) -> None:

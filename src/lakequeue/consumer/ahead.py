@@ -60,11 +60,9 @@ class Ahead:
         self._last = hands
 
     def received(self, messages: Sequence[Message]) -> None:
-        """Records the average size of received messages."""
         self._size = max(1.0, sum(len(message.body) for message in messages) / len(messages))
 
     def took(self, micros: int) -> None:
-        """Records the duration of a handler."""
         self._took.append(micros)
 
     def round(self, micros: int) -> None:

@@ -26,7 +26,6 @@ class Line:
         self.groups: dict[str, deque[Turn]] = {}
 
     def add(self, turn: Turn) -> None:
-        """Adds a received turn."""
         if turn.group is not None:
             turns = self.groups.setdefault(turn.group, deque())
             turns.append(turn)

@@ -282,9 +282,7 @@ class Pool:
         return rest
 
     def _settle_later(self, done: Done) -> None:
-        """Adds a message for the next round to settle. Wakes the loop unless another message must be settled
-        first.
-        """
+        """Adds a message for the next round to settle. Wakes the loop unless another must be settled as early."""
         done.job.state = State.FINISHED
         if all(each.due is not None or each.until > done.until for each in self._done):
             self._wake()

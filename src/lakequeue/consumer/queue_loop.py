@@ -387,9 +387,7 @@ class QueueLoop(RunLoop):
             self._stop()
 
     def _settle(self) -> int | None:
-        """Settles the due messages. Returns when others will be due; None if none will be before a handler
-        ends.
-        """
+        """Settles due messages. Returns when others will be due; None if none will be before a handler ends."""
         for action in self.report(events.RoundDue(paused=True, not_before=0, may_linger=False)):
             if isinstance(action, events.Round):
                 self._exchange(action)

@@ -78,7 +78,6 @@ class RunLoop(ABC):
         """Returns the number of active messages, the number of these in handlers, and ``Health.round_seconds``."""
 
     def health(self) -> Health:
-        """Returns the health of the consumer for this queue."""
         error, (active, begun, round_seconds) = self.outages.error, self._load()
         reason = None if error is None else error.message
         return Health(True, self._controls.paused, active, self.outages.since, reason, begun, round_seconds)

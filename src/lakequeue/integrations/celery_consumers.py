@@ -81,7 +81,9 @@ class Subscription:
         return settle is not None
 
     def deliver(self, message: Any) -> bool:
-        """Passes a message to the callback, or raises an error. Returns False if the message is no longer held."""
+        """Passes a message that ``put`` got to the callback. If ``put`` got an error instead, raises it. Returns
+        False if the message is no longer held.
+        """
         if self._cancelled:
             return False
         if isinstance(message, Exception):
@@ -109,7 +111,7 @@ class Subscription:
         return True
 
     def cancel(self) -> None:
-        """Stops receiving. Makes undelivered messages visible, and ends when delivered messages are settled."""
+        """Stops receiving, and makes undelivered messages visible. Ends once delivered messages are settled."""
         self._cancelled = True
         self.consumer.pause()
         for tag in set(self._held) - self._delivered:

@@ -151,7 +151,9 @@ class Broker:
         return (eta - self._lake.clock.now()).total_seconds()
 
     def _delay(self, queue: Queue, eta: datetime | None) -> float:
-        """Returns the seconds until an ETA, or less if the task could not run before its retention ends."""
+        """Returns the seconds until an ETA. Returns less if the message would expire soon after the ETA or before
+        it, so that a worker still has time to run the task. Without an ETA, returns 0.
+        """
         if eta is None:
             return 0
         kept = float(queue.attributes()["message_retention_period"])
@@ -208,7 +210,7 @@ class Broker:
         return self._bindings.get(_in_tag(exchange), [])
 
     def attended(self, names: Collection[str]) -> set[str]:
-        """Returns a broadcast's queues whose owners are alive. Deletes auto-delete queues of dead owners."""
+        """Returns those queues of a broadcast whose owner is alive. Deletes auto-delete queues of dead owners."""
         living = set()
         for name in names:
             now = monotonic()
@@ -222,7 +224,9 @@ class Broker:
         return living
 
     def used(self, name: str, use: Callable[[Queue], Any]) -> Any:
-        """Calls ``use`` with a queue, or with its successor of the same name, and returns the result."""
+        """Calls ``use`` with the queue of this name, and returns the result. If the queue was deleted since this
+        process opened it, calls ``use`` with the new queue of the same name.
+        """
         known = name in self._queues
         try:
             return use(self.queue(name))

@@ -120,7 +120,6 @@ class Holds:
         self._until: int | None = None
 
     def keep(self, holds: Mapping[str, Hold], now: int) -> list[Action]:
-        """Begins to extend receipts."""
         if not self._held:
             self._since = self._watched = now
         self._held |= holds

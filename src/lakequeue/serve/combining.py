@@ -21,7 +21,6 @@ class SingleFlight(Generic[_Result]):
         self._running: asyncio.Future[_Result] | None = None
 
     async def result(self) -> _Result:
-        """Returns the result of the call, or raises its error."""
         if self._running is None or self._running.done():
             self._running = asyncio.get_running_loop().run_in_executor(self._thread, self._call)
             self._running.add_done_callback(lambda done: done.exception())  # asyncio warns of unread errors
@@ -50,7 +49,6 @@ class Batcher(Generic[Item, Reply]):
         self._running: dict[str, set[asyncio.Task[None]]] = {}
 
     async def answer(self, queue: str, item: Item) -> Reply:
-        """Returns the answer to an item, or raises its error."""
         answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         if (group := self._batches.get(queue)) is None:
             group = self._batches[queue] = GroupCommit(lambda asked: self._run(queue, [item for item, _ in asked]))

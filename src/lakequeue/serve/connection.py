@@ -84,7 +84,6 @@ class Connection(HttpToolsProtocol):
 
     @property
     def is_asked(self) -> bool:
-        """True while the connection answers a request."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def turn_away(self) -> bool:

@@ -56,8 +56,8 @@ class GroupDepths:
     def of(self, queue: Queue, read: bool = True) -> GroupFigures | None:
         """Returns the figures of a queue. Returns None if the groups were never summed, or are not tenants.
 
-        If ``read`` is True, the last sum is ``INTERVAL`` old, and ``SHARE`` leaves time, sums the groups again
-        first.
+        With ``read``, first sums the groups again if the last sum is at least ``INTERVAL`` old and ``SHARE``
+        allows it.
         """
         if not settings(queue).groups_are_tenants:
             return None

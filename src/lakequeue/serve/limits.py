@@ -160,9 +160,7 @@ class RequestBodies:
             self._drop()
 
     def _drop(self, key: str | None = None) -> None:
-        """Ends the oldest unverified request, or the oldest of ``key``. Raises RequestError if no request is
-        left.
-        """
+        """Ends the oldest unverified request, of ``key`` if one is given. Raises RequestError if there is none."""
         oldest = next((body for body in self._unverified if body.counted and key in (None, body.key)), None)
         if oldest is None:
             raise _too_many()

@@ -18,7 +18,6 @@ from lakequeue.serve.sqs.endpoint import error_response, joined_headers
 
 MAX_HEADERS = 100
 MAX_HEAD_BYTES = 64 * 1024
-"""Maximum number of bytes in the head of a request."""
 PART_BYTES = 64 * 1024
 """Size in bytes of the parts in which an answer is passed to the connection."""
 

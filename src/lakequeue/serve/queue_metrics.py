@@ -209,7 +209,9 @@ class QueueMetrics:
         return [noisy, visible, oldest]
 
     def _count(self) -> list[Metric]:
-        """Returns totals by label. An event keeps its first label, because no total may fall."""
+        """Returns totals by label. An event stays in the total in which it was counted first, even if its queue
+        gets another label later: for Prometheus, no total may fall.
+        """
         newest = tallies(self._lake)
         labels = {*self._chosen, OTHER}
         self._totals = {label: self._totals.get(label, Counter()) for label in labels}

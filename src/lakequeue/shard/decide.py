@@ -84,7 +84,6 @@ class ShardMachine:
 
     @property
     def expired(self) -> int:
-        """Number of messages that retention removed since the last commit."""
         return self._state.expired
 
     @property

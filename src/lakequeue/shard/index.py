@@ -177,7 +177,6 @@ class ShardIndex:
 
     @property
     def stored(self) -> int:
-        """Number of stored messages."""
         return self.runs.size + max(0, self.log.end - self.head.head_offset)
 
     @property
@@ -274,9 +273,7 @@ class ShardIndex:
         return self.head.head_offset if first is None else first
 
     def _scan(self, first: int, last: int) -> int:
-        """Adds a range of messages to the index, up to the cap on delayed messages. Returns the next offset to
-        add.
-        """
+        """Adds a range of messages to the index, up to the cap on delayed messages. Returns the next offset."""
         cap = self.attributes.delayed_limit
         for start, end, instant in self.spans(first, last):
             stop = end + 1 if cap is None else self._held_from(cap, start, end + 1, instant)

@@ -23,13 +23,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger("lakequeue")
 _FEW_TASKS, _MAX_TASKS = 16, 256
 _QUEUES_OF_A_TASK = 16
-"""Number of queues for which a pass adds a Spark task. Fewer do not pay: a task takes 20 to 60 ms to start."""
+"""A pass uses a further Spark task for each group of so many queues. With smaller groups, the start of the tasks,
+20 to 60 ms each, would cost more time than it saves.
+"""
 
 
 def compact_once(
     lq: LakeQueue, queue: str | None = None, spark: SparkSession | None = None
 ) -> list[CompactionSummary]:
-    """Compacts one queue, or the whole root. Uses tasks of ``spark`` for the root, if these can read the root."""
+    """Compacts one queue, or the whole root. For the whole root, tasks of ``spark`` compact the queues if the
+    tasks can read the root; else this process does.
+    """
     if queue is not None:
         return [lq.queue(queue).compact()]
     shared = spark is not None and frame_verbs.can_be_dealt(lq)

@@ -150,9 +150,7 @@ class SourceOptions:
 
     @classmethod
     def of(cls, queue: Queue) -> SourceOptions:
-        """Returns options to open the queue in another process. Raises QueueClientError if it has its own
-        clock.
-        """
+        """Returns options to open the queue elsewhere. Raises QueueClientError if the queue has its own clock."""
         if not isinstance(queue.clock, SystemClock):
             raise QueueClientError("streams go by the system's clock: open the root without clock")
         root, storage = place_of(queue)

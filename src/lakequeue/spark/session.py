@@ -227,7 +227,7 @@ IN_SPARK = (
 
 
 def excluded(scheme: str) -> tuple[str, ...]:
-    """Returns dependencies that no session needs: of Delta's jar, and of the packages for a URI scheme."""
+    """Returns the dependencies of Delta's jar and of a scheme's packages that Ivy can omit in any session."""
     return (*IN_SPARK, *(PROVIDERS[scheme].excluded if scheme else ()))
 
 

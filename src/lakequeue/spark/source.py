@@ -36,7 +36,6 @@ _log = logging.getLogger("lakequeue")
 Offset = dict[str, Any]
 """Offset of a stream: a dict with the id of a lease and the key of the queue."""
 START: Offset = {"lease": ""}
-"""The first offset of every stream."""
 # Spark 4.0 passes rows instead of record batches.
 _StreamWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter)
 _ROWS = 1_000

@@ -52,7 +52,6 @@ def error_in(text: str) -> LakeQueueError | None:
 
 
 def schema(columns: pa.Schema = COLUMNS) -> StructType:
-    """Converts Arrow columns to a schema of Spark."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(columns)

@@ -263,7 +263,9 @@ def _logged(count: int, counts: LeaseCounts) -> LeaseCounts:
 
 
 def _trigger_problems(spark: SparkSession, trigger: str | None) -> list[str]:
-    """Returns why a trigger is invalid, if so. A remote session would report the error only after the start."""
+    """Returns a list with the problem of an invalid trigger; an empty list if the trigger is valid. Checked here
+    because a remote session would report the problem only after the start.
+    """
     from pyspark.errors import PySparkException
 
     if trigger in (None, AVAILABLE_NOW):
@@ -286,7 +288,7 @@ def _start(writer: DataStreamWriter, q: Queue, trigger: str | None, checkpoint: 
 
 
 def started(start: Callable[[], StreamingQuery]) -> StreamingQuery:
-    """Starts a query, and returns it when its sources run. Repeats slow starts, at most ``_STARTS`` in all."""
+    """Starts a query, and returns it when its sources run. Tries slow starts again, up to ``_STARTS`` tries."""
     from pyspark.errors import PySparkException, StreamingQueryException
 
     for left in reversed(range(_STARTS)):

@@ -248,7 +248,7 @@ class ConsoleApi:
         return {"shards": [attrs.asdict(shard) for shard in self._on_queue(name, Queue.shard_counts)]}
 
     def groups(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Returns the largest message groups of a queue, some seconds old. ``groups`` is None if it has none."""
+        """Returns the largest message groups of a queue, some seconds old. ``groups`` is None without groups."""
         given.end()
         found = self._on_queue(name, self._groups.of)
         if found is None or not found.groups:
@@ -301,9 +301,7 @@ class ConsoleApi:
         }
 
     def messages(self, caller: Caller, name: str, given: Parameters, history: bool = False) -> Answer:
-        """Returns a page of messages; with ``history``, of deleted messages that a rewind to ``since``
-        restores.
-        """
+        """Returns a page of messages; with ``history``, deleted messages that a rewind to ``since`` restores."""
         since = given.instant("since") if history else None
         where, limit, places = given.condition(), given.integer("limit", ROWS, MAX_ROWS), given.places()
         newest = given.choice("order", "oldest", "newest") == "newest"
@@ -360,7 +358,6 @@ class ConsoleApi:
             return self._run("SendMessage", members)
 
     def pause(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Pauses a queue, or one of its message groups."""
         reason, group = given.string("reason") or "paused", given.string("group")
         given.end()
         with about_one_of("reason", "group"):
@@ -368,7 +365,6 @@ class ConsoleApi:
         return {}
 
     def resume(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Ends the pause of a queue, or of one of its message groups."""
         group = given.string("group")
         given.end()
         self._change(name, lambda queue: queue.resume(group))
@@ -471,9 +467,7 @@ class ConsoleApi:
 
 
 def _redrive_condition(caller: Caller, name: str, given: Parameters) -> Condition | None:
-    """Returns a redrive's condition, or None. Requires ReceiveMessage, because a count of matches reveals
-    bodies.
-    """
+    """Returns a redrive's condition, or None. Requires ReceiveMessage: a count of matches reveals bodies."""
     ids = given.message_ids() if "ids" in given else None
     where = given.condition()
     require(caller, "ReceiveMessage", name)

@@ -81,7 +81,7 @@ class _Seen:
 
 
 def consumer_row(queue: Queue, consumer: ActiveConsumer) -> dict[str, Any]:
-    """Returns a consumer's fields. ``slow`` is True if a receive is older than ``SLOW_TIMEOUTS`` timeouts."""
+    """Returns a consumer's fields. ``slow``: True if it has had a message for over ``SLOW_TIMEOUTS`` timeouts."""
     least = timedelta(seconds=SLOW_TIMEOUTS * max(1, settings(queue).visibility_timeout))
     oldest = consumer.oldest_receive
     return documents.consumer(consumer) | {"slow": oldest is not None and queue.clock.now() - oldest > least}

@@ -136,7 +136,9 @@ def _sparkline(points: Sequence[tuple[int, int]], now: int) -> list[int | None]:
 
 
 def throughput(points: Sequence[Depth]) -> list[dict[str, float | None]]:
-    """Returns three figures for each point: messages sent per minute, deleted per minute, and the average stay."""
+    """Returns three figures for each point: messages sent per minute, messages deleted per minute, and the average
+    time that a message stays in the queue. A figure is None if it is unknown.
+    """
     found = list[dict[str, float | None]]()
     first = 0
     for point in points:

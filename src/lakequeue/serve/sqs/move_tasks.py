@@ -286,7 +286,7 @@ class MoveTasks:
         return None if task.destination is None else self._queue(task.destination, "DestinationArn")
 
     def _why_left(self, source: Queue) -> str | None:
-        """Returns AWS's reason why a visible message cannot return to its source queue, or None."""
+        """Returns AWS's reason why the oldest messages cannot return to their sources; None if none is known."""
         for message in source.peek(limit=10):
             if message.state == "visible":
                 if message.source_queue is None:

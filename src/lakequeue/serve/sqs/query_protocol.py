@@ -109,7 +109,7 @@ def error_message(response: ErrorResponse) -> str:
 
 
 def legacy_code(value: Tree) -> Tree:
-    """Returns an entry that failed in a batch, with the error code of the Query protocol."""
+    """Returns a failed entry of a batch with the error code of the Query protocol instead of the code of JSON."""
     return value | {"Code": SERVICE_ERRORS[value["Code"]].legacy_code}
 
 
@@ -173,7 +173,9 @@ def _entry(shape: MapShape, part: Any, where: str) -> tuple[str, Any]:
 
 
 def _elements(part: Any, single: Collection[str], where: str) -> Iterator[Any]:
-    """Yields the elements of a list or map by number. A part with a name in ``single`` is an element by itself."""
+    """Yields the elements of a list or map in the order of their numbers. If the part has names in ``single``
+    instead of numbers, the part itself is the only element.
+    """
     entries = _tree(part, where)
     if not any(map(_INDEX.fullmatch, entries)) and any(name in single for name in entries):
         yield entries
