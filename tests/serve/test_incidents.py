@@ -17,7 +17,7 @@ from insides import messages_of
 from lakequeue import Consumer, Context, LakeQueue, Message, QueueClientError, SendEntry
 from lakequeue.cli import app
 from lakequeue.entry_verbs import doctor
-from lakequeue.operations.concerns import STUCK_SECONDS
+from lakequeue.operations.concerns import SLOW_SECONDS, STUCK_SECONDS
 from lakequeue.testing import ManualClock
 from serve.consoles import Console, visited
 from small_disk import mounted, take_bytes
@@ -140,14 +140,24 @@ def test_thirty_dead_letters(tmp_path: Path) -> None:
         assert pay.counts().visible == 30 and "dead letters" not in warned(lake)
 
 
-def test_a_handler_that_hangs(lake: LakeQueue, clock: ManualClock, console: Console) -> None:
-    orders = lake.create_queue("orders", visibility_timeout=3600)
-    orders.send("a")
+@pytest.mark.parametrize(
+    ("timeout", "bodies", "seconds", "text"),
+    [
+        (3600, "a", STUCK_SECONDS + 60, "for 1h1m"),
+        (30, "ab", SLOW_SECONDS + 120, "for 7m; all handlers are slow, and 1 visible message waits"),
+    ],
+)
+def test_a_handler_that_hangs(
+    lake: LakeQueue, clock: ManualClock, console: Console, timeout: int, bodies: str, seconds: int, text: str
+) -> None:
+    orders = lake.create_queue("orders", visibility_timeout=timeout)
+    for body in bodies:
+        orders.send(body)
 
     def hang(message: Message, context: Context) -> None:
         context.sleep(10 * STUCK_SECONDS)
 
-    consumer = Consumer(orders, hang, name="packer", concurrency=1)
+    consumer = Consumer(orders, hang, name="packer", concurrency=1, prefetch=0)
     begun = threading.Event()
 
     def consume() -> None:
@@ -158,15 +168,15 @@ def test_a_handler_that_hangs(lake: LakeQueue, clock: ManualClock, console: Cons
     thread = threading.Thread(target=consume, daemon=True)
     thread.start()
     begun.wait()
-    clock.advance(STUCK_SECONDS + 60)
+    clock.advance(seconds)
     for told in (warned(lake), shown(console)):
-        assert "packer has held a message of orders for 1h1m" in told
+        assert f"packer has held a message of orders {text}" in told
         assert f"py-spy dump --pid {os.getpid()} on {socket.gethostname()} shows where its handler hangs" in told
     [[process]] = [each["processes"] for each in console.get("queues/orders/consumers")["consumers"]]
     assert (process["pid"], process["handlers"]) == (os.getpid(), 1)
     consumer.stop(timeout=0)
     thread.join(60)
-    assert orders.counts().visible == 1 and "packer" not in warned(lake)
+    assert orders.counts().visible == len(bodies) and "packer" not in warned(lake)
 
 
 def test_a_forgotten_pause(tmp_path: Path) -> None:

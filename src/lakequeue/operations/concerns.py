@@ -181,8 +181,8 @@ def found(
         steps: Sequence[Remedy] = (Remedy(pause.command(name), ENDS),)
         text = f"{pause.of(name)}{ends}"
         if pause.group is None and counts.visible and not ends:
-            wait = f"{counted(counts.visible, 'visible message')} wait{'s' * (counts.visible == 1)}"
-            text += f"; {wait}, the first expires in {shown_duration(retention - (counts.oldest_age or 0.0))}"
+            left = retention - (counts.oldest_age or 0.0)
+            text += f"; {_waiting(counts)}, the first expires in {shown_duration(left)}"
         short = pause.since is not None and seconds <= min(PAUSED_SECONDS, retention)
         concern = Concern(name, "paused", text, steps=steps, brief=what, since=pause.since, reason=reason)
         yield attrs.evolve(concern, group=pause.group, notice=short)
@@ -213,6 +213,10 @@ def found(
         )
         yield Concern(name, "undecided", text, hint, steps, f"{counts.undecided:,} undecided")
     yield from _stuck(name, attributes, now, known)
+
+
+def _waiting(counts: QueueCounts) -> str:
+    return f"{counted(counts.visible, 'visible message')} wait{'s' * (counts.visible == 1)}"
 
 
 def _caution(sources: Sequence[str]) -> str:
@@ -252,7 +256,7 @@ def _stuck(
     limit = max(STUCK_SECONDS, attributes.visibility_timeout)
     slow = max(SLOW_SECONDS, SLOW_TIMEOUTS * attributes.visibility_timeout)
     blocked = not attributes.paused and now.counts.visible > 0 and _all_older(now, known, slow)
-    wait = f"; all handlers are slow, and {counted(now.counts.visible, 'visible message')} wait" * blocked
+    wait = f"; all handlers are slow, and {_waiting(now.counts)}" * blocked
     for each in known:
         seconds = 0.0 if each.oldest_receive is None else (now.at - to_micros(each.oldest_receive)) / MICROS
         if seconds > (min(slow, limit) if blocked and each.processes else limit):
