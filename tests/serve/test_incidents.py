@@ -1,4 +1,4 @@
-"""Five incidents, as an operator meets them: doctor and console name each one and its cure, and the cure works."""
+"""Six incidents, as an operator meets them: doctor and console name each one and its cure, and the cure works."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import attrs
 import pytest
 from typer.testing import CliRunner
 
@@ -16,7 +17,8 @@ from conformance.damage import live
 from insides import messages_of
 from lakequeue import Consumer, Context, LakeQueue, Message, QueueClientError, SendEntry
 from lakequeue.cli import app
-from lakequeue.entry_verbs import doctor
+from lakequeue.entry_verbs import doctor, report_consumer
+from lakequeue.model.consumer_processes import ConsumerFile, ConsumerProcess
 from lakequeue.operations.concerns import SLOW_SECONDS, STUCK_SECONDS
 from lakequeue.testing import ManualClock
 from serve.consoles import Console, visited
@@ -177,6 +179,22 @@ def test_a_handler_that_hangs(
     consumer.stop(timeout=0)
     thread.join(60)
     assert orders.counts().visible == len(bodies) and "packer" not in warned(lake)
+
+
+def test_a_killed_consumer_of_another_machine(lake: LakeQueue, clock: ManualClock, console: Console) -> None:
+    orders = lake.create_queue("orders")
+    process = ConsumerProcess("worker-2", 4711, clock.now(), clock.now(), 0, None)
+    report_consumer(orders, "1", ConsumerFile("packer", [orders.key], process))
+    clock.advance(121)
+    orders.send("a")
+    clock.advance(59)
+    assert "nobody receives" not in warned(lake), "it may run"
+    clock.advance(2)
+    for told in (warned(lake), shown(console)):
+        assert "nobody receives the 1 visible message of orders, the oldest is 1m1s old" in told
+        assert "start its consumers, which were killed or cannot write to the root: packer, process 4711" in told
+    report_consumer(orders, "2", ConsumerFile("packer", [orders.key], attrs.evolve(process, seen_at=clock.now())))
+    assert "nobody receives" not in warned(lake)
 
 
 def test_a_forgotten_pause(tmp_path: Path) -> None:

@@ -44,7 +44,9 @@ def check(ctx: CommandContext, queue: OptionalName = None) -> None:
 
 def doctor(
     ctx: CommandContext,
-    strict: bool = flag(False, "Exit code 1 for warnings, too, but not for notices: for monitoring.", "--strict"),
+    strict: bool = flag(
+        False, "Exit code 1 for warnings, too, but not for notices, such as a pause of today.", "--strict"
+    ),
 ) -> None:
     """Check all queues, and report what needs attention. Exit code 1: damage, or a full disk."""
     from rich.console import Group
