@@ -36,7 +36,7 @@ from lakequeue.storage.table_version import TableVersion
 CREATION = 3600.0
 """Maximum seconds for creating a queue on an object store. A slower creation adds no row to the catalog."""
 ORPHAN_SECONDS = 48 * 3600.0
-"""Seconds until orphaned tables on object stores are removed. Orphans have no row and no messages."""
+"""Seconds for which an object store keeps the tables of a queue that has neither a row nor messages."""
 
 NO_DIRECTORY = "does not exist (is its volume mounted, is the path right?)"
 
@@ -145,7 +145,7 @@ class Catalog:
         return transact(self._open(), lambda _: decide(), busy=busy).value
 
     def put(self, rows: Sequence[QueueRow], fence: Ids, value: _T) -> Change[_T]:
-        """Returns a change that writes ``rows`` and has the value ``value``. Pass the result of ``fence``."""
+        """Returns a change that writes ``rows`` and has the value ``value``. ``fence`` comes from ``fence()``."""
         return self._merge(rows, fence, "put", value)
 
     def remove(self, row: QueueRow) -> Change[None]:
@@ -158,7 +158,7 @@ class Catalog:
         return Change(fence, ids, partial(self._open().merge, source, "key"), value)
 
     def fence(self, *places: QueueLocation) -> Ids:
-        """Returns each name's application id and version. A commit fails if one of them has changed by then."""
+        """Returns each name's application id and version. A commit with this fence fails if a version changed."""
         names = (f"queue-{name_hash(place.region, place.name)}" for place in places)
         return {name: self._open().transaction(name) for name in names}
 
@@ -180,7 +180,7 @@ class Catalog:
 
     @contextmanager
     def copying(self) -> Iterator[Callable[[], bool]]:
-        """Protects the tables of queues that are copied into this root from removal, as ``creating`` does.
+        """Protects the tables of queues that the block copies into this root, in the same way as ``creating``.
 
         On object stores, the protection ends after a day.
 

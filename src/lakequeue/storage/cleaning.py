@@ -77,12 +77,12 @@ def vacuum(
 ) -> Freed:
     """Removes data files that no version within the retention time needs. Returns their number and size.
 
-    Each due pass writes a list of the needed files. A file is removed if it is older than a list from before the
-    retention time, and neither this list nor a later list names the file.
+    A pass that is due writes a list of the files that the table needs now. A file is removed if a list was written
+    after the file and before the retention time, and if neither this list nor any later list names the file.
 
     Args:
         table: any table of the root. For a local table, the log is read instead of the loaded snapshot.
-        waiting: uncommitted files of bulk sends, which stay. None keeps all bulk files.
+        waiting: uncommitted files of bulk sends, which are kept. None keeps all files of bulk sends.
         patience: seconds to wait for the table's lock.
 
     Raises:
@@ -182,7 +182,7 @@ def _kept_seconds(folder: Folder, retention: layout.Retention) -> float:
 
 
 def trim(table: Table, retention: layout.Retention) -> Freed:
-    """Writes a checkpoint if it is due. Removes old log entries, and returns the files' number and size."""
+    """Writes a checkpoint if due, and removes old log entries. Returns the number and size of removed files."""
     table.refresh()
     if wants_checkpoint(table.folder, table.version, retention):
         with committing(table.path, exclusive=table.commits_alone, patience=PATIENCE):

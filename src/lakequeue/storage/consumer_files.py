@@ -43,7 +43,9 @@ def load(store: Store, root: str, now: int) -> list[ConsumerFile]:
 
 
 def remove_old(store: Store, root: str, now: int) -> Freed:
-    """Removes old files of killed consumers, and files without a report."""
+    """Removes the files of consumers that have not reported for ``KEPT_SECONDS``, and files without a report. If
+    more than ``KEPT_SILENT`` silent files would stay, also removes the oldest of them.
+    """
     folder, begin, since = _folder(store, root), now - KEPT_SECONDS * MICROS, now - SHOWN_SECONDS * MICROS
 
     def seen(name: str) -> int:

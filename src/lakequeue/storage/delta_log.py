@@ -30,7 +30,7 @@ ACTIONS = "numActions"
 BASE, NEWEST = "base", "newest"
 """Two commit metrics: the token of the previous entry, and the newest file of the previous version."""
 ANSWERS = "answers"
-"""Commit metric with the requests that the commit applied, and their answers, as JSON."""
+"""Commit metric with JSON: the answers to each request that the commit applied, by the request's id."""
 REPAIRED = "repair"
 """Token of a log entry that a repair wrote, because the original entry was unreadable."""
 TOKEN = "lakequeue.token "
@@ -104,13 +104,13 @@ class Entry:
     mark: Mark = ()
     """Identity of the file from which the entry was read. See ``Mark``."""
     follows: Mark = ()
-    """Identity of the previous entry's file. Set only if this process has committed the entry."""
+    """Identity of the previous entry's file. Set only if this process has committed this entry."""
     base: str | None = None
     """Token that the previous entry had when this entry was written. None if this entry names no token."""
     newest: str | None = None
     """Newest file that the previous version had when this entry was written. None if this entry names no file."""
     answers: Mapping[str, Any] = attrs.field(factory=dict)
-    """Requests that the commit applied, each with its answers. See ``storage.requests``."""
+    """Answers to the requests that the commit applied, by request id. See ``storage.requests``."""
 
 
 def entry_name(version: int) -> str:
@@ -146,7 +146,7 @@ class Listing:
 
     @property
     def gap(self) -> int:
-        """First version without an entry, counted from the oldest entry. ``LAST_VERSION`` if the log is empty."""
+        """First version after the oldest entry that has no entry. ``LAST_VERSION`` if the log is empty."""
         oldest = min(self.entries, default=LAST_VERSION)
         return next(version for version in count(oldest) if version not in self.entries)
 
@@ -302,12 +302,12 @@ class TableState:
         return next((file.name for file in reversed(self.live.values())), None)
 
     def leads_to(self, entry: Entry) -> bool:
-        """False if the next version's ``entry`` was written after another entry than this version's (DUR-86)."""
+        """False if ``entry``, of the next version, names another previous entry than this version's (DUR-86)."""
         return None in (entry.base, self.token) or self.token in (entry.base, REPAIRED)
 
 
 def is_left_over(folder: Folder, found: Entry | TableState) -> bool:
-    """True if an entry or state is left over from before a restore, as its newest file is gone (DUR-86)."""
+    """True if a restore left the entry or state behind, as the newest file that it names is gone (DUR-86)."""
     if folder.local is None or found.newest is None:
         return False
     try:

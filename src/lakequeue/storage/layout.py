@@ -332,7 +332,9 @@ FORGOTTEN_ID = "forgotten"
 EMPTYING_ID = "emptying"
 """Application id on ``messages``. Its version is a random number, which identifies the last removal of bodies."""
 ATTRIBUTES_ID = "attributes"
-"""Application id on ``messages``. Its version is the attributes version with which senders must validate."""
+"""Application id on ``messages``. Its version is that of the queue's attributes, by which senders must
+validate.
+"""
 PAUSE_ID = "pause"
 """Application id on ``messages`` and ``receipts``. Its version is the longest pause between two commits in
 seconds, if a pause took a day or longer.

@@ -136,9 +136,8 @@ class SourceTable:
         return range(first, first + length)
 
     def version_at(self, instant: datetime, newest: SourceVersion) -> int:
-        """Returns the first version committed at ``instant`` or later. Without one, returns the next version.
-
-        Raises QueueClientError if the version may be trimmed.
+        """Returns the first version committed at ``instant`` or later. If no version is that late, returns the
+        newest version plus 1. Raises QueueClientError if the log begins after ``instant``.
         """
         entries = listed(self.folder).entries
         versions, wanted = list(entries), instant.timestamp()

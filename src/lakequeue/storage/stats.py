@@ -19,7 +19,9 @@ _BUSY = "the table of statistics is being changed too often; nothing was changed
 
 
 def record(engine: Engine, root: str, rows: Sequence[StatsRow], now: int) -> int:
-    """Appends rows for the minute of ``now``, if their queue has none yet. Returns the number of new rows."""
+    """Appends ``rows`` for the minute of ``now``, except rows of queues that have a row for this minute or a later
+    minute already. Returns the number of appended rows.
+    """
     table = _open(engine, root)
     minute = now // MINUTE
 
@@ -35,7 +37,7 @@ def record(engine: Engine, root: str, rows: Sequence[StatsRow], now: int) -> int
 
 
 def later(table: Table, key: str | None, now: int) -> list[str]:
-    """Returns the application ids of queues with rows for minutes after ``now``, for all queues or for one."""
+    """Returns the application ids of queues, all or only ``key``, that have rows for minutes after ``now``."""
     ids = [name for name in table.state.transactions if name != layout.STATS_FILES_ID]
     known = ids if key is None else [layout.stats_id(key)]
     return [name for name in known if table.transaction(name) > now // MINUTE]

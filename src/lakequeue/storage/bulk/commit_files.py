@@ -20,7 +20,9 @@ from lakequeue.storage.engines.data_files import DataFile, placed
 from lakequeue.storage.engines.transaction import Answer, Answered, Change, Committed, Decision, Ids, transact
 
 PATIENCE = 4
-"""Maximum attempts to remove duplicates while small sends go on. Small sends wait during one more attempt."""
+"""Maximum attempts to remove duplicates while small sends go on. If new duplicates arrive during each attempt,
+this process holds its small sends to the shard back during one final attempt.
+"""
 
 
 class ShardCommit:
@@ -40,7 +42,8 @@ class ShardCommit:
     def commit(self, reached_another: bool) -> int:
         """Commits the files. Returns the number of new messages.
 
-        If another shard already has the send (``reached_another``), old attributes or files are no error.
+        ``reached_another`` is True if another shard already has the send. The files are then committed even if
+        they are old, or if the queue's attributes have changed since they were written.
         """
         table = self._table
         for patient in [*[True] * PATIENCE, False]:

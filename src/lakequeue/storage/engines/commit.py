@@ -24,7 +24,7 @@ from lakequeue.storage.store_failures import first_line, unanswered_version
 OLDEST_BASE = 1.0
 """Seconds after which a commit to an object store checks the log again. See docs/internals/fence.md."""
 LONG_COMMIT = 600.0
-"""Seconds after which a commit searches the log for its token, as its process may have been suspended."""
+"""A commit that took this many seconds searches the log for its token, as its process may have been suspended."""
 TRIM_EVERY = 100
 """Number of commits after which a local log is trimmed again."""
 _UNANSWERED = 2
@@ -46,13 +46,15 @@ class Change(Generic[_T_co]):
     """Writes the commit. Gets the versions of application ids to set, and the commit's token."""
     value: _T_co
     found: Callable[[], bool] = lambda: False
-    """Called after a lost race. Returns True if the newest snapshot shows the same change by another process."""
+    """Called after a lost race. Returns True if the newest snapshot has the same change by another process."""
     counts: Ids = MappingProxyType({})
     """Number of changed messages for each kind of change, such as ``send``."""
     late: bool = False
-    """True if the process decides first, and then waits for its turn, while others may make the same change."""
+    """True if the process decides on its change before it waits for its turn to commit. During the wait, other
+    processes may make the same change.
+    """
     patient: bool = True
-    """True to wait for the turn although other processes commit. Matters only if ``late`` is True."""
+    """False to stop waiting for the turn as soon as another process commits. Matters only if ``late`` is True."""
 
 
 class Ended(Enum):
@@ -70,7 +72,6 @@ class Commit:
     """A commit and its attempts. The caller must lock the table's handle from the decision until the outcome."""
 
     def __init__(self, table: Table, change: Change[object]) -> None:
-        """Prepares a commit on the loaded snapshot of a table."""
         self._table = table
         self._change = change
         self._lineage = table.lineage
@@ -78,7 +79,6 @@ class Commit:
         self._stale = 0
         """Number of attempts that failed because files were missing. After two, the table counts as damaged."""
         self._unanswered = 0
-        """Number of attempts for which storage gave no answer."""
         self._unanswered_version = 0
         """Newest version that an attempt without answer may still create, if storage carries it out late."""
         self._before_unanswered = 0
@@ -109,7 +109,7 @@ class Commit:
         return ended
 
     def give_up(self) -> None:
-        """Raises QueueClientError if storage may still carry out an attempt. Then do not repeat the change."""
+        """Raises QueueClientError if storage may still carry out an attempt, so that no repeat is safe."""
         if self._table.version < self._unanswered_version:
             raise _unknown(self._table, TimeoutError("no answer came"), "it may still land")
 
@@ -120,7 +120,9 @@ class Commit:
         return same and all(self._table.transaction(app_id) == version for app_id, version in fence)
 
     def _may_commit(self) -> bool:
-        """True if the fence holds and the log has the loaded snapshot. Otherwise loads the newest snapshot."""
+        """True if the fence holds and the log still contains the version of the loaded snapshot. If not, loads the
+        newest snapshot and returns False.
+        """
         table = self._table
         try:
             # A handle that moved on since the decision would accept a stale commit: two messages, one offset.
@@ -138,7 +140,7 @@ class Commit:
         return False
 
     def _came_late(self) -> Ended:
-        """Returns LANDED if an attempt without answer has landed after all. Otherwise returns LOST."""
+        """Returns LANDED if an earlier attempt without answer has landed, and LOST if not."""
         late = TimeoutError("no answer came")
         if self._unanswered_version and _landed(self._table, self._token, self._before_unanswered, late):
             return Ended.LANDED
@@ -193,7 +195,7 @@ def is_base_in_log(table: Table) -> bool:
     """True if the log still has the loaded snapshot's entry, so that a commit may follow it (DUR-80).
 
     On object stores, the log is checked every ``OLDEST_BASE`` seconds. If this check finds a newer version,
-    returns False. Raises ReplacedLog.
+    returns False. Raises ReplacedLog if another log has replaced the log.
     """
     if local_path(table.path) is not None:
         return table.is_intact()

@@ -44,7 +44,7 @@ class FoundChange(Generic[_T_co]):
 
 @attrs.frozen
 class Stale:
-    """Answer of ``decide`` if the loaded snapshot is too old. The newest snapshot is loaded to decide again."""
+    """Decision that the loaded snapshot is too old. ``transact`` loads the newest snapshot and decides again."""
 
 
 Decision = Answer[_T] | Change[_T] | FoundChange[_T] | Stale
@@ -58,7 +58,7 @@ class Committed(Generic[_T_co]):
     lost: int
     """Number of races that were lost before the commit."""
     avoided: bool
-    """True if the process waited for its turn to commit. Without the wait, it would have lost a race."""
+    """True if another process committed while this process waited for its turn. The wait avoided a lost race."""
 
 
 @attrs.frozen
@@ -132,7 +132,7 @@ def transact(
 
 
 def commit(table: Table, change: Change[object]) -> bool:
-    """Commits a change. Returns False if its fence no longer holds. Then the newest snapshot is loaded."""
+    """Commits a change. If its fence no longer holds, loads the newest snapshot and returns False."""
     trying = Commit(table, change)
     for number in range(REPEATS):
         ended = trying.attempt()

@@ -29,18 +29,18 @@ ALONE_PATIENCE = 2.0
 ASK_AFTER = 3
 """A process asks for a turn each time it has lost this number of races."""
 COMMITS = 4
-"""A pause takes the time of the last commit, multiplied by this number."""
+"""A pause lasts this many times as long as the process's last commit."""
 LONGEST = 2.0
 """Maximum pause before a commit, in seconds."""
 MOST = 8
-"""Number of pauses after the last lost race. Each pause comes before a commit."""
+"""Maximum number of commits before which a process pauses after it has lost races."""
 
 
 class Turns:
     """The turns of this process to commit to one table. This base class never waits. Not thread-safe."""
 
     moved = False
-    """True if another process has committed since. A commit on the loaded snapshot would lose a race."""
+    """True if another process has committed since the loaded snapshot. A commit on this snapshot would fail."""
     waited = False
     """True if this process had to wait because another process had the turn."""
 
@@ -49,9 +49,9 @@ class Turns:
 
     @contextmanager
     def taken(self, table: Table | None, later: bool = False) -> Iterator[bool]:
-        """Waits for the turn to commit, and keeps it during the block. Yields True if the snapshot is old.
+        """Waits for the turn, and keeps it during the block. Yields True if the loaded snapshot may be old.
 
-        Choose the requests to commit inside the block. If ``later`` is True, waits only when ``take`` is called.
+        Choose the requests to commit inside the block. If ``later`` is True, only the method ``take`` waits.
         """
         with self._held:
             yield self._begin(table, later)
@@ -60,22 +60,22 @@ class Turns:
         return False
 
     def take(self, table: Table, *, patient: bool) -> bool:
-        """Waits for the turn, if ``taken`` did not. Returns True if the loaded snapshot is old.
+        """Waits for the turn, if ``taken`` did not wait. Returns True if the loaded snapshot is old.
 
         If ``patient`` is False, goes on without a turn as soon as another process commits.
         """
         return False
 
     def commit(self) -> AbstractContextManager[None]:
-        """Returns a context for the commit. Subclasses measure its time, or show that the process is alive."""
+        """Returns a context manager. Subclasses measure the commit's time, or show that the process is alive."""
         return nullcontext()
 
     def lose(self, table: Table, lost: int) -> bool:
-        """Called after a lost race. ``lost`` counts them. Returns True if the newest snapshot must be loaded."""
+        """Called after the lost race number ``lost``. Returns True if the caller must load the newest snapshot."""
         return False
 
     def end(self) -> None:
-        """Ends the turn once the commit has landed, before the block of ``taken`` ends."""
+        """Ends the turn early, when the commit has landed, but the block of ``taken`` goes on."""
         self._held.close()
 
 
@@ -108,10 +108,10 @@ class StoreTurns(Turns):
         self._took = 0.0
         """Duration of the last commit in seconds. 0 if this process has paused or lost a race since."""
         self._pauses = 0
-        """Number of pauses that this process still has to make, each before another commit."""
+        """Number of this process's next commits before which it must pause, once per commit."""
 
     def _begin(self, table: Table | None, later: bool) -> bool:
-        """Pauses if another process wants to commit after this process's commit. Returns True after a pause."""
+        """Pauses if due and if this process has committed since its last pause. Returns True after a pause."""
         if table is None:
             return False
         asked, known = table.transaction(layout.TURN_ID), self._asked
@@ -126,7 +126,7 @@ class StoreTurns(Turns):
         return True
 
     def lose(self, table: Table, lost: int) -> bool:
-        """Asks for a turn after ``ASK_AFTER`` lost races. Returns False, as the newest snapshot is loaded."""
+        """Asks for a turn after each ``ASK_AFTER`` lost races. Returns False: the newest snapshot is loaded."""
         self._meet()
         self._took = 0.0
         if lost % ASK_AFTER == 0:

@@ -77,7 +77,7 @@ class FoundLog:
 
     @property
     def newest_sound(self) -> int | None:
-        """Newest version for which all entries up to it are readable. None if there is no such version."""
+        """Newest version that can be read from ``start`` on without a gap. None if ``start`` is None."""
         start = self.start
         lost = [each for each in self.unreadable if each != start or start not in self.checkpoints]
         return lost[0] - 1 if lost else None if start is None else self.last
@@ -191,7 +191,7 @@ def start_of(entries: Container[int], checkpoints: Iterable[int]) -> int | None:
 
 
 def _reached(start: int, known: Iterable[int]) -> int:
-    """Returns the newest version that a repair can reach, if it replaces at most ``MOST_LOST`` entries."""
+    """Returns the newest of ``known`` for which a repair replaces at most ``MOST_LOST`` missing entries."""
     last, lost = start, 0
     for version in known:
         if version > start:

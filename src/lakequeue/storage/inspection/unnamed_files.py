@@ -38,15 +38,15 @@ class _Candidate:
 def rejoined(
     log: FoundLog, kept: Sequence[FoundFile], missing: Sequence[Range], end: int, clock: int
 ) -> list[FoundFile]:
-    """Returns files that no log entry names, and that must be at missing offsets or at the log's end.
+    """Returns files that no log entry names, but that certainly belong at missing offsets or at the log's end.
 
-    A file must continue the positions, the send times and the opening time of its neighbours. Its messages must
-    not be in the log already, and no other file must fit at the same place.
+    The place of a file is certain if the file continues the positions, the send times and the opening time of its
+    neighbours there, and if it is the only such file. The log must have none of its messages yet.
 
     Args:
         kept: the log's sound files.
         missing: offsets that are in no sound file.
-        end: the end offset if there is no sound file.
+        end: the log's end offset, used only if there is no sound file.
         clock: instant of the log's last known send, in microseconds.
     """
     end = max((each.last + 1 for each in kept), default=end)
@@ -142,7 +142,9 @@ def _candidates(log: FoundLog, clock: int) -> Iterator[_Candidate]:
 def _segment(
     candidate: _Candidate, before: FoundFile | None, after: FoundFile | None, first: int
 ) -> tuple[int, int] | None:
-    """Returns the base offset and opening time of a file placed at ``first``. None if it does not fit there."""
+    """Returns the base offset and the opening time of the segment to which the file belongs if its first message
+    is at offset ``first``. Returns None if the file does not fit there.
+    """
     segment = None
     if candidate.positions[0] == 0:
         segment = first, int(candidate.sent_at[0])

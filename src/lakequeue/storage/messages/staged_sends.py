@@ -108,9 +108,8 @@ def stage(table: Table, rows: pa.Table, attributes_version: int, *, alone: bool)
 
 
 def listed(table: Table, own: StagedSend, ahead: int = 0) -> list[ListedFile]:
-    """Lists the staged files that a commit may include, also ``own``. Returns no files if the listing fails.
-
-    Files staged after the loaded version are listed if they are at most ``ahead`` versions later.
+    """Lists the staged files that a commit may include, with the file of ``own``. Returns no files if the listing
+    fails. Files staged after the loaded version are listed if they are at most ``ahead`` versions later.
     """
     # After a restore, or in a copy, file names have versions of another log.
     later = _begin(table.version + 1 + ahead)
@@ -123,7 +122,7 @@ def listed(table: Table, own: StagedSend, ahead: int = 0) -> list[ListedFile]:
 
 
 def others(table: Table, own: StagedSend, files: Sequence[ListedFile] | None = None) -> list[DataFile]:
-    """Returns the staged files of other senders that fit into a commit of ``own``, oldest first.
+    """Returns the staged files of other senders that may be committed together with ``own``, oldest first.
 
     ``files`` is the result of ``listed``. If it is None, the files are listed now.
     """
@@ -153,8 +152,8 @@ def _begin(version: int) -> str:
 
 
 def _parsed(name: str, size: int) -> tuple[DataFile, int, int] | None:
-    """Returns the data file, log version and attributes version for a file's name. None if only its sender may
-    commit it.
+    """Parses the name of a staged file into its data file, log version and attributes version. Returns None if
+    only the sender of the staged file may commit that file.
     """
     match = _NAME.fullmatch(name)
     if match is None or (_ALONE in match[4]):
