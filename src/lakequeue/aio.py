@@ -112,9 +112,7 @@ class Message(messages.Message):
         await messages.settler_of(self).delete(self.receipt_handle)
 
     async def change_visibility(self, visibility_timeout: Duration) -> None:  # type: ignore[override]
-        """Changes the visibility timeout, in seconds; 0 makes the message visible. See
-        ``Queue.change_visibility``.
-        """
+        """Changes the timeout, in seconds; 0 makes the message visible. See ``Queue.change_visibility``."""
         await messages.settler_of(self).change_visibility(self.receipt_handle, visibility_timeout)
 
 

@@ -653,7 +653,7 @@ class Queue(QueueProperties):
         *,
         parameters: Sequence[Any] = (),
     ) -> dict[str, int]:
-        """Counts the messages that ``redrive`` would move, by name of the target queue. Raises the same errors."""
+        """Counts the messages that ``redrive`` would move, by name of the target queue. Raises its errors."""
         check_interrupt(interrupt)
         target = _runtime_of(destination)
         return move.redrivable(self._runtime, Condition.of(where, parameters), interrupt, target)

@@ -117,7 +117,9 @@ def redrive(
 
 
 def _unmatched(queue: Queue, error: str) -> str:
-    """Returns an empty text if one of the newest dead letters has ``error``. Otherwise names their errors."""
+    """Returns an empty text if one of the newest dead letters has ``error``; else a text that lists their
+    errors.
+    """
     from lakequeue.entry_verbs import errors_of
 
     found = errors_of(queue)

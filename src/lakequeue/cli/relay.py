@@ -29,7 +29,7 @@ def _start(given: str | int | Moment) -> str | int | Moment:
 
 
 def _begins(queue: Queue, table: str, start: Any, options: dict[str, str] | None, chosen: bool) -> int:
-    """Returns the version that a relay sends next. Raises typer.BadParameter if nobody chose where it begins."""
+    """Returns the version that a relay sends next. Raises typer.BadParameter for a new relay without a start."""
     from lakequeue.entry_verbs import relay_begins
 
     version, new = relay_begins(queue, table, start, options)

@@ -139,7 +139,7 @@ class Evaluator:
         return sorted(names)
 
     def judge(self, text: str, rows: pa.Table, values: Sequence[Any] = ()) -> bytes:
-        """Returns a byte for each row: 1 if the condition is true, else 0. Raises Refused if it fails on a row."""
+        """Returns one byte per row: 1 if the condition is true, else 0. Raises Refused if the condition fails."""
         _, found = self._run(f"{_query(text)} IS TRUE FROM messages", rows, values)
         return bytes(true for (true,) in found)
 

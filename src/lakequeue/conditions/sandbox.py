@@ -28,9 +28,9 @@ WAIT_SECONDS = 60.0
 START_SECONDS = 60.0
 """Maximum seconds that a worker may take to start. A slower worker is killed."""
 SECONDS = 10.0
-"""Maximum seconds that a worker may take for a batch of messages. A filter usually needs a few hundredths."""
+"""Maximum seconds that a worker may take for a batch of messages. Usually, hundredths of a second are enough."""
 MEMORY = 768 * 2**20
-"""Maximum bytes of data in a worker. A new worker already has a quarter of these bytes."""
+"""Maximum bytes of data in a worker. A worker uses a quarter of them before its first request."""
 IDLE = 60.0
 """Seconds without a request after which a worker ends."""
 

@@ -39,8 +39,8 @@ class Pool:
         holds: the receipts of the active messages, and when to extend each receipt.
         busy: number of messages that hands handle.
         handled, failed: number of messages whose handlers succeeded, and failed.
-        claim: the free hands for the last claim; None if their number does not matter, or nothing is claimed.
-        hungry: True if a hand found no message of this queue that may begin.
+        claim: the free hands of which the last claim knows; None if it needs none, or if no claim is made.
+        hungry: True after a hand asked for work and no message of this queue could begin.
         full: True if the pool had no capacity for more messages when a round was last due.
         taken: number of messages that have begun, divided by the weight. The queue with the lowest value is next.
         unended: messages whose handlers did not end in time.

@@ -172,8 +172,9 @@ class Holds:
         return actions or [WaitUntil(self._until)]
 
     def _extended(self, event: Extended) -> list[Action]:
-        """Records the outcomes of an attempt. Ignores receipts that were dropped meanwhile (HBN-20). A receipt
-        that a late commit brought above twelve hours gets a second attempt.
+        """Records the outcomes of an attempt, except of receipts that were dropped meanwhile (HBN-20). If an
+        extension to the limit of twelve hours is refused, tries again with a second less, because the commit may
+        have come late.
         """
         attempt, tight, lost = event.attempt, dict[str, int](), list[str]()
         for (key, timeout), verdict in zip(attempt.wanted.items(), event.verdicts, strict=True):

@@ -70,7 +70,7 @@ class Authenticator(Protocol):
         """Checks the head of a request. Raises RequestError if signature, key or date is missing or wrong."""
 
     def check_password(self, key_id: str, secret: str) -> Caller | None:
-        """Returns the caller with this key id and secret, or None. Compares in constant time."""
+        """Returns the caller with this key id and secret; None if they are wrong. Compares in constant time."""
 
 
 @attrs.frozen

@@ -129,7 +129,7 @@ class QueueMetrics:
         return [readable(1), number, summed, compacted, *schedules, *attributes, *self._gauges(own)]
 
     def _schedules(self) -> list[Metric]:
-        """Returns the number of failing schedules and of overdue schedules. Empty if schedules cannot be read."""
+        """Returns the metrics of failing and of overdue schedules; an empty list if schedules cannot be read."""
         try:
             kinds = Counter(each.kind for each in schedule_concerns(self._lake))
         except LakeQueueError as error:

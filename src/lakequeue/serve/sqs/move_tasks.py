@@ -327,7 +327,7 @@ class MoveTasks:
         return self._update(source, task.id, changed)
 
     def _update(self, source: Queue, id: str, change: Callable[[MoveTask], MoveTask]) -> MoveTask | None:
-        """Changes the stored state of an active task, and returns it. Returns None for other tasks."""
+        """Applies ``change`` to a task's stored state. Returns the new state; None if the task is not active."""
         found: MoveTask | None = None
 
         def changed(text: str | None) -> str:

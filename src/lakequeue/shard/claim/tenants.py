@@ -49,7 +49,7 @@ def is_overdue(since: int, now: int) -> bool:
 
 
 class GroupLoad(NamedTuple):
-    """Numbers of messages of one message group, visible and in flight. Counted in a shard or in a queue."""
+    """Numbers of visible messages and of messages in flight of one message group, in a shard or in a queue."""
 
     group: str
     """Name of the message group; "" for messages without a group."""
