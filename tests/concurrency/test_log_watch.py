@@ -22,6 +22,7 @@ from lakequeue.model.clock import from_micros
 from lakequeue.operations import receive, waits
 from lakequeue.operations.claim import ClaimPlan, FreeHands
 from lakequeue.runtime import log_watch
+from lakequeue.runtime import root as runtime_root
 from lakequeue.runtime.log_watch import GRACE, PAUSE, SIGN, STAY, LogWatch, Place
 from lakequeue.runtime.waiters import Waiter
 from lakequeue.shard.commands import Claim, ClaimResult
@@ -65,7 +66,7 @@ queue.send("from elsewhere")
 def test_a_send_of_another_process_wakes_a_receive_that_looks_once_an_hour(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(receive, "SHORTEST_POLL", 3_600_000_000)
+    monkeypatch.setattr(runtime_root, "SHORTEST_POLL", 3_600_000_000)
     root = str(tmp_path / "root")
     queue = LakeQueue(root, poll_interval=3_600).create_queue("orders")
     found: list[str] = []

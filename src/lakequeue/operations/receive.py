@@ -17,7 +17,6 @@ import attrs
 from lakequeue.errors import DamagedTable, OverLimit, QueueClientError, counted
 from lakequeue.model import receipt_handles
 from lakequeue.model.arguments import (
-    SHORTEST_POLL,
     check_attempt_id,
     check_consumer,
     check_interrupt,
@@ -267,8 +266,8 @@ class _Polls:
         self._started = now = queue.now()
         self._waiters = queue.shards[0].shared.waiters
         # from the shortest to the longest interval between polls for changes by other processes (LPL-6)
-        self._longest = queue.root.longest_pause(self._waiters.idle_for(now))
-        self._pause = SHORTEST_POLL if self._longest == queue.root.poll_interval else self._longest // 4
+        idle = self._waiters.idle_for(now)
+        self._pause, self._longest = queue.root.first_pause(idle), queue.root.longest_pause(idle)
         self._steps = Steps("the receive")
         self._new = True
         self._known: int | None = None  # changes of the watched logs before the last claim

@@ -12,6 +12,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from lakequeue.errors import LakeQueueError, MissingPackage, QueueClientError, QueueDoesNotExist
+from lakequeue.model.arguments import SHORTEST_POLL
 from lakequeue.model.clock import Clock, SystemClock, to_micros
 from lakequeue.model.redrive_policies import QueueLocation
 from lakequeue.runtime.calls import Tallies
@@ -152,7 +153,7 @@ class Root:
         process.check()
         self.id = uuid.uuid4().hex
         by_id[self.id] = self
-        local = local_path(store.root) is not None
+        self._local = local = local_path(store.root) is not None
         self.given_poll_interval = poll_interval
         self.poll_interval = poll_interval or (POLL_INTERVAL if local else REMOTE_POLL_INTERVAL)
         self._idle_poll_interval = poll_interval or (POLL_INTERVAL if local else IDLE_POLL_INTERVAL)
@@ -171,6 +172,11 @@ class Root:
         self.engine, self.catalog, self.lock = tables.engine, tables.catalog, tables.lock
         self.notes = tables.notes
         tables.guard.now = (lambda: to_micros(clock.now())) if isinstance(clock, SystemClock) else None
+
+    def first_pause(self, idle: int) -> int:
+        """Returns the pause after the first poll of a wait that begins after ``idle`` without messages."""
+        recent = self._local or idle < IDLE_PART * REMOTE_POLL_INTERVAL
+        return SHORTEST_POLL if recent else max(SHORTEST_POLL, self.longest_pause(idle) // 4)
 
     def longest_pause(self, idle: int) -> int:
         """Returns the maximum microseconds between polls, after ``idle`` microseconds without messages."""
