@@ -512,6 +512,24 @@ def test_a_batch_whose_handler_raises_comes_again_in_halves(place: Place, fifo: 
     assert len(calls) < 16
 
 
+@pytest.mark.spec("TAB-29", "DLQ-12")
+def test_other_messages_go_on_while_one_always_fails_and_there_is_no_dead_letter_queue(place: Place):
+    place.send(*range(20))
+    calls: list[int] = []
+
+    def handle(messages: Any, contexts: list[Any]) -> Any:
+        calls.append(len(messages))
+        if len(calls) == 30 or sum(calls) > 100:
+            consumer.stop()
+        if any(each.body == "13" for each in messages):
+            raise ValueError("no 13")
+        return [{"id": int(each.body)} for each in messages]
+
+    consumer = Consumer(place.queue, handle, batch=100, batch_wait=0, concurrency=1, renewal=NoRenewal())
+    consumer.run()
+    assert (place.stored(), place.waiting()) == ([number for number in range(20) if number != 13], [13])
+
+
 @pytest.mark.spec("TAB-29")
 def test_options_that_a_delivery_cannot_keep_are_refused(place: Place):
     plain = place.lake.create_queue("plain")

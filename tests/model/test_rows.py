@@ -15,6 +15,7 @@ from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import from_micros
 from lakequeue.model.failures import DeadLetterReason, parse_note
 from lakequeue.shard import state
+from lakequeue.shard.claim import standard
 from lakequeue.shard.commands import (
     ChangeVisibility,
     Claim,
@@ -268,10 +269,24 @@ def a_batch_that_fails_comes_in_halves_until_the_message_that_fails_is_alone() -
     assert sizes[:5] == [100, 50, 25, 25, 12] and sizes.count(1) <= 7
 
 
+def others_go_on_while_a_message_that_failed_alone_waits_for_its_turn() -> None:
+    machine = shard(sent(4), held(0, 0, "at-0", 30), head=1)
+    fail(machine, 0, [0])
+    assert batch(machine, 0.5, 1) == ([1], None)
+    assert batch(machine, 0.6, 9) == ([2, 3], None)
+    assert batch(machine, 0.7, 9) == ([0], None)  # nobody else is visible
+    fail(machine, 0.7, [0])
+    ask(machine, 1, LeaseRelease("at-0.6", [(2, 3)]))
+    assert batch(machine, 2.6, 1) == ([2], None)
+    assert batch(machine, 2.7, 1) == ([0], None)  # 2 s after the second failure
+
+
 BATCHES = {a_batch_that_fails_comes_in_halves_until_the_message_that_fails_is_alone: "DLQ-12"}
+TURNS = {others_go_on_while_a_message_that_failed_alone_waits_for_its_turn: "DLQ-12"}
 MUTATIONS = [
     Mutation("what failed together is not halved", replace(Run, "failed_together", None), BATCHES),
     Mutation("what failed together comes one by one", replace(Run, "failed_together", 1), BATCHES),
+    Mutation("a message that failed alone comes again at once", replace(standard, "_LONGEST_TURN", 0), TURNS),
 ]
 
 

@@ -17,6 +17,7 @@ from lakequeue.shard.runs import IN_FLIGHT, Run, joined_runs
 from lakequeue.shard.spans import SpanSet, joined
 from lakequeue.shard.state import ShardState
 
+_LONGEST_TURN = 900 * MICROS
 ATTEMPT_WINDOW = 300 * MICROS  # ATT-4: from the first receive with the id
 
 
@@ -106,7 +107,31 @@ def _picked(state: ShardState, command: Claim, allowed: int) -> list[tuple[int, 
     only = hands is not None and policy is not None and policy.max_receive_count == 1  # each receive is the last
     # without a free hand one shows whether there are any
     count = min(allowed, max(1, hands)) if hands is not None and only else allowed
-    return pick(state, count, one_each=only or command.one_each)
+    picked = pick(state, count, one_each=only or command.one_each)
+    return picked if command.leased is None else _others_first(state, picked, count)
+
+
+def _others_first(state: ShardState, picked: Spans, count: int) -> list[tuple[int, int]]:
+    """Replaces messages that have just failed alone, as long as there are others (DLQ-12)."""
+    if state.attributes.fifo or state.by_tenant:
+        return list(picked)
+    going, waiting, size = list[tuple[int, int]](), list[tuple[int, int]](), 0
+    while picked and size < count:
+        for run in (run for first, last in picked for run in state.known(first, last)):
+            (waiting if _failed_alone(state, run) else going).append((run.first, run.last))
+        size = sum(last - first + 1 for first, last in going)
+        picked = pick(state, count - size)
+    for span in waiting:
+        state.available.add(*span)
+    return joined(going) if going else pick(state, count)
+
+
+def _failed_alone(state: ShardState, run: Run) -> bool:
+    """True for 1 s after a message of a batch failed alone, then for 2, 4, 8 s …, at most 15 minutes."""
+    if run.failed_together != 1 or dead(state, [(run.first, run.last)]):
+        return False
+    wait = min(MICROS << min(max(run.deliveries - 1, 0), 20), _LONGEST_TURN)
+    return state.now < (run.visible_at or 0) + wait
 
 
 def _kept(
