@@ -7,6 +7,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from lakequeue import (
     Message,
     Outcome,
     RetryBackoff,
+    aio,
 )
 
 
@@ -124,9 +126,16 @@ def test_a_coroutine_that_nobody_awaits_is_an_error_that_says_what_to_do(
     assert "make the handler itself `async def`" in caplog.text
 
 
-def test_a_queue_of_another_kind_is_refused() -> None:
-    with pytest.raises(InvalidOptions, match="queue: must be a Queue or a list of them, not 'orders'"):
+def test_a_queue_of_another_kind_is_refused(tmp_path: Path) -> None:
+    async def opened() -> aio.Queue:
+        async with aio.LakeQueue(str(tmp_path)) as lake:
+            return await lake.create_queue("orders")
+
+    no_queue = "queue: must be a Queue or a list of them, not "
+    with pytest.raises(InvalidOptions, match=f"{no_queue}'orders'$"):
         Consumer("orders", sleeper(0))  # type: ignore[arg-type]
+    with pytest.raises(InvalidOptions, match=f"{no_queue}aio.Queue.*; give its .sync"):
+        Consumer(asyncio.run(opened()), sleeper(0))  # type: ignore[arg-type]
 
 
 # --- async def

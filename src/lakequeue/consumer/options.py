@@ -215,7 +215,10 @@ def checked_queues(given: object, weights: object) -> list[tuple[Queue, int]]:
     """Returns each queue of a consumer with its weight. Raises InvalidOptions if a queue or weight is wrong."""
     queues: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
     wrong = [queue for queue in queues if not isinstance(queue, Queue)]
-    problems = [f"queue: must be a Queue or a list of them, not {each!r}" for each in wrong]
+    problems = [
+        f"queue: must be a Queue or a list of them, not {each!r}" + "; give its .sync" * hasattr(each, "sync")
+        for each in wrong
+    ]
     if not queues:
         problems.append("queue: must be a Queue or a list of at least one, not []")
     known = Counter((root_of(queue), queue.key, queue.name) for queue in queues if queue not in wrong)
