@@ -24,7 +24,7 @@ DAY = 24 * 3600.0
 TOLERANCE = 900.0
 """Seconds by which a clock may differ from the storage's clock. S3 refuses requests beyond this difference."""
 SECOND_LOOK = 2.0
-"""Seconds to wait before comparing a clock that looks wrong. The clock may be set while a machine starts."""
+"""Seconds to wait before a clock that looks wrong is compared, as a starting machine may still set its clock."""
 _SLACK = 10 * MICROS
 _STAMP = "_clock"
 """Name of a file in a table's directory. The file is written in order to read the storage's clock."""
@@ -104,7 +104,7 @@ class ClockGuard:
             self._incomparable = before
 
     def is_doubted(self) -> bool:
-        """True if a read should check the clock: it was never checked, or was set after the last check."""
+        """True if a read should check the clock, because it was never checked or was set since the last check."""
         if self.now is None or self._doubted(self.now) is None:
             return False
         return self._incomparable is None or abs(self._offset(self.now) - self._incomparable) >= TOLERANCE
@@ -129,7 +129,7 @@ class ClockGuard:
         return before - stamp if before > stamp else min(0.0, now() / MICROS - stamp)
 
     def _doubted(self, now: Callable[[], int]) -> float | None:
-        """Returns None if the clock was checked and not set since, else its offset in seconds; see ``_offset``."""
+        """Returns None if the clock was checked and not set since. Otherwise returns ``_offset``, in seconds."""
         offset = self._offset(now)
         return offset if self._believed is None or abs(offset - self._believed) >= TOLERANCE else None
 

@@ -29,7 +29,7 @@ _KINDS = {
 
 @attrs.frozen(eq=False)
 class TableSnapshot:
-    """A snapshot to copy, and in ``waiting`` the files of bulk sends that only other shards have committed."""
+    """A snapshot to copy. ``waiting`` has files of bulk sends that only other shards have committed so far."""
 
     table: Table
     path: str
@@ -73,7 +73,7 @@ class Copier:
         return [file for file in wanted if (snapshot.path, file.path) not in self._copied]
 
     def copy(self, snapshot: TableSnapshot) -> None:
-        """Copies the files that are missing. Raises StaleSnapshot, DamagedTable or ReplacedLog if one is gone."""
+        """Copies missing files. Raises StaleSnapshot, DamagedTable or ReplacedLog if the source lacks a file."""
         source, target = snapshot.table.folder, self._folder(snapshot)
 
         def copy(file: LiveFile) -> None:

@@ -36,7 +36,7 @@ RECENT = 10.0
 MOST = 100
 """Maximum number of requests of other processes in one commit. The rest must wait for the next commit."""
 LOOKS = 8
-"""Number of reads of an unchanged log, after which a process no longer waits for an older request."""
+"""After this number of reads of an unchanged log, a process no longer waits for the sender of an older request."""
 SURE = 0.7
 """Seconds after which ``look_and_list`` checks again that the log was not replaced by another log."""
 FIRST = 2
@@ -162,8 +162,8 @@ def fitting(table: Table, posted: PostedRequest, listed: list[ListedFile]) -> li
 
 
 def is_of(table: Table, waiting: WaitingRequest, token: str | None) -> bool:
-    """True if a request was written for this log. The request names ``token``, the token of an entry, which must
-    be in the log.
+    """True if a request was written for this log: the log must have an entry with the ``token`` that the request
+    names.
     """
     entry = table.state.latest.get(waiting.since)
     known = table.state.token if entry is None and waiting.since == table.version else entry and entry.token

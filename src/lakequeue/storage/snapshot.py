@@ -161,7 +161,7 @@ class Snapshot(TableState):
         """The entry up to which the log of an object store was last compared with this snapshot."""
 
     def follow(self, most: float = math.inf, at_once: int = 1) -> bool:
-        """Applies new commits. Returns True if it read any from storage, besides those that ``learn`` had stored.
+        """Applies new commits. Returns True if it read commits from storage that ``learn`` had not stored.
 
         Args:
             most: maximum number of commits to apply, unless the log is listed.
@@ -233,7 +233,7 @@ class Snapshot(TableState):
             raise LogTrimmed(f"{self._folder.uri} has no entry {version}")
 
     def is_in_log(self, folder: Folder) -> bool:
-        """True if a local log has this entry, False if it was trimmed. Raises ReplacedLog for another entry."""
+        """True if a local log has this version's entry, False if trimmed. Raises ReplacedLog for another entry."""
         try:
             self._expect(self._entry_id, folder)
         except LogTrimmed:
@@ -251,7 +251,7 @@ class Snapshot(TableState):
         self._young_until = time.monotonic() + 2 * _ANCHORS[1]
 
     def is_anchored(self, folder: LocalFolder) -> bool:
-        """False if a local log lacks an anchor or one of its first entries, although they were not trimmed."""
+        """False if a local log lacks entries that this snapshot has read, although the log was not trimmed."""
         known = [anchor.version for anchor in self._anchors]
         known += self._first if time.monotonic() < self._young_until else ()
         for anchor in self._anchors:
@@ -265,7 +265,7 @@ class Snapshot(TableState):
     def lost_entries(self, folder: LocalFolder) -> int:
         """Returns how many entries a local log has lost since the last call that counted.
 
-        Counts every 0.3 seconds, and before each checkpoint. Otherwise returns 0, and also if a checkpoint is
+        Counts every 0.3 seconds, and before each checkpoint. Returns 0 between two counts, or if a checkpoint is
         newer than the lost entries.
         """
         now = time.monotonic()
@@ -370,7 +370,7 @@ class Snapshot(TableState):
 
     @property
     def latest(self) -> Mapping[int, Entry]:
-        """The newest log entries, by version. No version is left out."""
+        """The newest log entries, at most ``_LEARNED``, by version and without a gap."""
         return self._newest
 
     def next(self) -> Entry:

@@ -96,7 +96,7 @@ def first_line(error: BaseException) -> str:
 
 
 def left_to_others(call: str, part: str, reason: object) -> QueueClientError:
-    """Returns the error for a call that ends before its ``part`` is done. Other processes may still commit it."""
+    """Returns the error for a call that ends before its ``part``, which other processes may still commit."""
     text = first_line(reason) if isinstance(reason, BaseException) else reason
     return QueueClientError(
         f"the outcome of a {call} is unknown: other processes may commit its {part} ({text}); {SAFE_TO_REPEAT}",

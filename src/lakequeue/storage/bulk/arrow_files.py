@@ -256,7 +256,7 @@ class CheckedRows:
 def write_sorted(
     messages: Folder, staging: Staging, rows: Iterable[pa.RecordBatch], check: Callable[[], None] = lambda: None
 ) -> list[DataFile]:
-    """Writes the rows of a FIFO queue, sorted by message group. ``check`` may raise before a part is written."""
+    """Writes rows of a FIFO queue, sorted by message group. Before each part, calls ``check``, which may raise."""
     fifo = staging.rules.fifo
     assert fifo is not None
     files: list[DataFile] = []

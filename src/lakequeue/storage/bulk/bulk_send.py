@@ -91,7 +91,7 @@ def abandoned(target: SendTarget) -> list[Manifest]:
 
 
 def sweep_manifests(target: SendTarget) -> dict[int, list[str]]:
-    """Removes old manifests. Keeps sends that reached only some shards, and returns their files by shard."""
+    """Removes old manifests, except of sends that reached only some shards, whose files it returns by shard."""
     waiting_files: dict[int, list[str]] = {}
     opened = cache(target.open)
     for manifest in manifests.manifests(target.tables):

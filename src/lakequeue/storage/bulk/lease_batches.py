@@ -37,7 +37,7 @@ SEQUENCE_NUMBER = """
 MAX_PREDICATES = 64
 """Maximum number of ranges in a Spark filter, because more ranges would make Spark's planner slow."""
 _BUCKET = 8
-"""Spark joins messages with ranges by their position, divided by two to the power of this number."""
+"""Spark joins messages with ranges by the message's position, divided by two to the power of this number."""
 _COLUMNS = (
     *("position", "message_id", "body", "sent_at", "message_attributes", "group_id", "delay_seconds"),
     *("dedup_id", "first_sent_at"),
@@ -200,7 +200,7 @@ def message_table(messages: Sequence[Message]) -> pa.Table:
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:
-    """Returns the schema of some columns of a lease, or of all if None. Raises InvalidParameterValue."""
+    """Returns the schema of these columns of a lease, or of all columns if None. Raises InvalidParameterValue."""
     if columns is None:
         return SCHEMA
     names = [columns] if isinstance(columns, str) else columns

@@ -25,7 +25,7 @@ NEAR = 0.1
 
 
 def spread(messages: Folder, files: Sequence[DataFile], shards: Sequence[int]) -> list[WaitingFile]:
-    """Assigns files to shards in order. Cuts files where needed, so that the shards get almost equal rows."""
+    """Assigns files to shards in order. Cuts files so that the shards get almost equal numbers of rows."""
     rows = sum(file.rows for file in files)
     number = min(len(shards), max(len(files), rows // LEAST, 1))
     if rows < number * LEAST:  # as they are, the same number of files for each

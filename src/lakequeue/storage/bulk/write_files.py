@@ -32,7 +32,7 @@ def case_matters(spark: SparkSession) -> bool:
 
 
 def respelled(df: DataFrame, order_by: str | None) -> tuple[DataFrame, str | None]:
-    """Gives columns and ``order_by`` the upper and lower case of ``messages``, if the session ignores case."""
+    """Renames columns, and ``order_by``, to the spelling of ``messages`` if the session ignores letter case."""
     if case_matters(df.sparkSession):
         return df, order_by
     names, order_by = spelled(df.columns, order_by)

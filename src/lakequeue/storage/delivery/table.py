@@ -116,7 +116,7 @@ class DeltaDeliveryTable:
         return self.read()
 
     def keep(self, snapshot: DeltaDeliverySnapshot) -> None:
-        """Keeps a snapshot for the next call of ``latest``. It must not have been used for a commit."""
+        """Keeps a snapshot that was not used for a commit, for the next call of ``latest``."""
         self._kept.append(snapshot)
 
     def _mark(self, version: int) -> object:

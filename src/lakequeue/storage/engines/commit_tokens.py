@@ -19,7 +19,7 @@ def new_token(counts: Mapping[str, int], lost: int) -> str:
 
 
 def lost_races(folder: Folder, version: int, most: int) -> tuple[int, int]:
-    """Returns the number of commits in the last ``most`` versions, and of races that were lost before them."""
+    """Returns how many of the last ``most`` versions were found, and how many races were lost before them."""
 
     def lost(number: int) -> int | None:
         try:

@@ -59,7 +59,6 @@ class Description:
         self._bounds: dict[str, tuple[Any, Any]] = {}
 
     def add(self, rows: pa.Table) -> None:
-        """Adds further rows of the file to the statistics."""
         self.rows += len(rows)
         for place, name in enumerate(rows.schema.names):
             if name in _STATISTICS:
@@ -92,7 +91,7 @@ def _ends(column: pa.ChunkedArray) -> tuple[Any, Any]:
 
 
 def placed(files: Iterable[DataFile], first: int, sent_at: int) -> list[DataFile]:
-    """Returns the files with consecutive offsets from ``first`` on, and with the send time ``sent_at``."""
+    """Returns copies of the files whose rows have offsets from ``first`` on and the send time ``sent_at``."""
     base, opened, found = first, partition_text(from_micros(sent_at)), list[DataFile]()
     for file in files:
         found.append(attrs.evolve(file, partition={"base_offset": str(base), "opened_at": opened}))

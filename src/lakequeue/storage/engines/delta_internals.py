@@ -83,12 +83,12 @@ class SparkDeltaLog:
         app_ids: Iterable[str],
         token: str,
     ) -> None:
-        """Commits on a snapshot. Delta checks for conflicts with every later commit.
+        """Commits on top of a snapshot. Delta checks for conflicts with every commit after the snapshot.
 
         Args:
             actions: actions of Delta's log as JSON, or results of ``removals``.
             frames: rows to write and add.
-            app_ids: application ids. A later commit with an equal id is a conflict.
+            app_ids: application ids. If a commit after the snapshot has set one of them, this commit fails.
         """
         with active(self._session):
             transaction = self._java.startTransaction(self._none, self._some(snapshot))

@@ -27,9 +27,11 @@ FRESH = 0.05
 LONGEST = 5.0
 """Maximum seconds that a process waits for its turn. Then it commits without a turn."""
 POLL = 0.001
-"""Maximum seconds of the first pauses, for the next process in line. Others pause up to three times as long."""
+"""The process that is next in line makes pauses of at most this number of seconds at first. Other processes pause
+up to three times as long.
+"""
 PATIENCE = 1 / 16
-"""Maximum pause between two attempts to take the turn, as a share of the time that the process has waited."""
+"""A pause between two attempts may grow to this share of the time that the process has waited so far."""
 
 
 TURN_LOCKS = ("_next_turn.lock", "_turn.lock")

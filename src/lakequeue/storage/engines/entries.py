@@ -36,7 +36,7 @@ def entry(
     base: TableState | None = None,
     answers: str | None = None,
 ) -> list[Mapping[str, Any]]:
-    """Returns the actions of a commit that follows ``base`` (DUR-86). ``answers`` is JSON, keyed by request."""
+    """Returns the actions of a commit that follows ``base`` (DUR-86). ``answers`` is JSON, by request id."""
     now = _now()
     return _with_info(
         operation,

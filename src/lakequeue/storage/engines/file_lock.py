@@ -27,9 +27,9 @@ class FileLock:
         self._file: FileIO | None = None
 
     def take(self, *, exclusive: bool) -> bool:
-        """Tries once to take the lock, without waiting. Returns False if it is held, or its file was replaced.
+        """Tries once to take the lock. Returns False if another holder has it, or if its file was replaced.
 
-        Raises OSError if the file cannot be opened. Creates the file, but no directory.
+        Creates the lock's file if needed, but no directory. Raises OSError if the file cannot be opened.
         """
         file = self._file
         if file is None:
@@ -57,11 +57,10 @@ class FileLock:
 
     @property
     def stamped(self) -> float:
-        """Time at which the holder called ``stamp`` last, in seconds since 1970."""
+        """Time of the holder's last ``stamp``, in seconds since 1970. 0.0 if this object has opened no file."""
         return 0.0 if self._file is None else os.fstat(self._file.fileno()).st_mtime
 
     def release(self) -> None:
-        """Releases the lock, if held."""
         file, self._file, self.exclusive = self._file, None, None
         if file is not None:
             # a child that is being forked has the same open file

@@ -165,7 +165,7 @@ def version_of(name: str) -> int:
 
 
 def _holds(table: Folder, version: int) -> bool:
-    """True if the version's checkpoint can be read, also after a power cut."""
+    """Syncs a version's checkpoint to the disk. Returns True if the checkpoint can be read."""
     try:
         table.sync([checkpoint_name(version)])
         read_checkpoint(table, version)
@@ -176,7 +176,7 @@ def _holds(table: Folder, version: int) -> bool:
 
 
 def wants_checkpoint(table: Folder, version: int, retention: Retention) -> bool:
-    """True if there are commits after the newest checkpoint, and it is older than half the retention time."""
+    """True if the newest checkpoint is older than half the retention time, and commits have followed it."""
     checkpoints = listed(table).checkpoints
     if not checkpoints:
         return version > 0

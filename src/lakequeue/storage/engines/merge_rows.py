@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from lakequeue.storage.delta_log import LiveFile
 
 MANY_FILES = 16
-"""Number of files without statistics of the key in a partition, above which a MERGE joins the files."""
+"""If more than this number of a partition's files have no statistics of the key, a MERGE joins these files."""
 _JOINED_ROWS = 256
 """Maximum rows of a file that a MERGE joins with other files, so that small changes stay fast."""
 _MANY_EDGES = 16
@@ -37,7 +37,7 @@ def rewrites(
     files: Sequence[LiveFile],
     read: Callable[[LiveFile], pa.Table],
 ) -> Iterator[FileRewrite]:
-    """Applies the changes in ``source`` to the files that may have rows with the same keys.
+    """Yields the files that the changes in ``source`` affect, by partition, with the rows that replace the files.
 
     Args:
         source: rows with a column ``op``. ``put`` inserts or replaces the row of a key. ``del`` deletes the row.

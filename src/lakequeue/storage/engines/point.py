@@ -267,7 +267,7 @@ class Table(TableVersion):
             raise DamagedTable(self.path, None, f"its log has a gap, {error}") from error
 
     def repeated(self, read: Callable[[], _T]) -> _T:
-        """Calls ``read``, and returns its result. If a file is missing, loads the newest snapshot and repeats."""
+        """Calls ``read`` and returns its result. If a file is missing, refreshes the table and calls it again."""
         return _again(read, lambda _: self.refresh(), OSError)
 
     def write_file(self, rows: pa.Table) -> DataFile:

@@ -162,7 +162,7 @@ class SparkEngine(Engine):
 
 
 def _pruning(source: pa.Table, key: str, partitions: Sequence[str]) -> list[str]:
-    """Returns SQL conditions for a MERGE, with which it reads fewer files and has fewer conflicts."""
+    """Returns SQL conditions with which a MERGE reads fewer files and has fewer conflicts."""
     found = [
         f"t.`{name}` IN ({', '.join(map(partition_text, source[name].unique().to_pylist()))})"
         for name in partitions

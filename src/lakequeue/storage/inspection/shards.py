@@ -89,7 +89,7 @@ class FoundShard:
 
     @property
     def is_newest(self) -> bool:
-        """True if the ledger knows the last removal of bodies. False if unreadable, or from an older backup."""
+        """True if the ledger knows the last removal of bodies. False if it is unreadable, or an older backup."""
         known = self.ledger is not None and self.ledger.head.knows(self.emptying)
         return known and self.ledger is not None and self.forgotten <= self.ledger.head.epoch
 

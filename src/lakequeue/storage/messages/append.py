@@ -84,7 +84,7 @@ class AppendPlace:
     """True if the append begins a new segment, so that the previous segment may be merged afterwards."""
 
     def rows(self, cells: Sequence[Mapping[str, Any]]) -> pa.Table:
-        """Builds rows of ``messages``. ``cells`` must have the columns that do not depend on the place."""
+        """Builds rows of ``messages``. ``cells`` has each message's columns that do not depend on the place."""
         count, base = len(cells), self.segment.base
         placed: dict[str, Sequence[Any]] = {
             "base_offset": [base] * count,
@@ -245,7 +245,8 @@ class Appender:
     def await_turn(self, staged: StagedSend) -> Appended | Sequence[DataFile]:
         """Waits until another process has committed a staged file, or until this process should commit it.
 
-        Only for object stores. Returns the messages, or else the files of other senders to commit as well.
+        Only for object stores. Returns the messages if they are committed. Otherwise returns the files of other
+        senders that this process should commit, too.
         """
         looks, most, listed = 0, math.inf, partial(staged_sends.listed, self.table, staged, staged_sends.VERSIONS)
         while True:
@@ -311,7 +312,7 @@ class Appender:
         self._synced = folders
 
     def place(self, now: int) -> AppendPlace:
-        """Returns the place for messages that are appended to the loaded snapshot. Raises QueueDoesNotExist."""
+        """Returns the place for messages appended to the loaded snapshot. Raises QueueDoesNotExist if closed."""
         self.check_open()
         first, sent_at = self.end, max(now, self.last_sent_at)
         segment = before = self._loaded.open

@@ -22,7 +22,7 @@ _NAMED = 10
 """Maximum number of damaged messages that an error names."""
 
 _UNREAD = {"position", "send_id", "first_received_at", "emptied", "only_for"}
-"""Columns that are not cached, because receivers do not need them. First receives are also in the ledger."""
+"""Columns that are not cached, because receivers do not need these columns or find them in the ledger."""
 _COLUMNS = [name for name in layout.FILES["messages"].names if name not in _UNREAD]
 
 
@@ -37,7 +37,7 @@ class BodyCache:
         self._lineage: object = None
 
     def remember(self, first: int, rows: pa.Table) -> None:
-        """Caches rows whose first offset is ``first``, unless this message is cached already."""
+        """Caches rows with offsets from ``first`` on, unless the message at ``first`` is cached already."""
         if not len(rows):
             return
         chunk, most = rows.select(_COLUMNS), self._budget.limit // 4
@@ -57,7 +57,7 @@ class BodyCache:
         self._budget.drop(self._chunks)
 
     def load(self, table: Table, log: ShardLog, spans: Sequence[tuple[int, int]]) -> None:
-        """Reads messages into the cache, from several files of an object store concurrently."""
+        """Caches messages from several files of an object store concurrently. Does nothing on a local disk."""
         if table.folder.local is None and len(self._missing(log, spans)) > 1:
             self._follow(table)
             with self._fetching:  # Another thread may have read them while this one waited.
@@ -82,7 +82,7 @@ class BodyCache:
             self._lineage = table.lineage
 
     def rows(self, table: Table, log: ShardLog, first: int, last: int) -> pa.Table | None:
-        """Returns messages from ``first`` to ``last``, or fewer. None if the log no longer has ``first``."""
+        """Returns some messages from ``first`` to at most ``last``. None if the log no longer has ``first``."""
         self._follow(table)
         found = self._known(first)
         if found is None:

@@ -32,9 +32,11 @@ def dedup_key(group_id: str | None, dedup_id: str | None, by_group: bool) -> Key
 
 
 def sent_after(table: Table, first: int, horizon: int) -> Iterator[tuple[int, Integers, pa.Table]]:
-    """Yields, for each file, the messages sent after ``horizon``: first offset, send times, and rows.
+    """Yields for each file the messages sent after ``horizon``, from offset ``first`` on: the offset of the first
+    of these messages, their send times, and their rows.
 
-    The rows have groups and ids. The id is NULL if the message was moved from another queue (DDP-16).
+    The rows have the group and the deduplication id, which is NULL if the message was moved from another queue
+    (DDP-16).
     """
     files = log_files(table)
     # A segment has no messages sent after the next segment was opened.

@@ -24,7 +24,7 @@ from lakequeue.storage.messages.read import LogFile, log_files
 from lakequeue.storage.messages.staged_sends import is_staged
 
 TIERS = [256 * 1024, 2 * 1024 * 1024, 16 * 1024 * 1024]
-"""Sizes in bytes. ``TIER_SEGMENTS`` adjacent segments are merged if they are all smaller than one of these."""
+"""Limits in bytes. If ``TIER_SEGMENTS`` adjacent segments are all within the same limit, they are merged."""
 TIER_SEGMENTS = 8
 JOINED_BYTES = 128 * 1024 * 1024
 """Maximum total bytes of segments that are merged into one, because they are held in memory."""
@@ -123,7 +123,7 @@ def merge_all(
 
 
 def rewrite(table: Table, offset: int, change: Callable[[pa.Table], pa.Table]) -> Change[MergeCounts]:
-    """Returns the change that replaces the rows of the segment at ``offset`` by the result of ``change``."""
+    """Returns the change that applies the function ``change`` to all rows of the segment at ``offset``."""
     seen = _snapshot(table)
     segments = [*seen.segments, *([seen.open_one] if seen.open_one else [])]
     segment = next(each for each in segments if each[0].first <= offset <= each[-1].last)
@@ -230,7 +230,7 @@ def _next_step(
 
 
 def _newest_small(segments: list[SegmentFiles], limit: int) -> list[SegmentFiles]:
-    """Returns the newest segments, back to the first that is large, or that a bulk send wrote."""
+    """Returns the segments after the last segment that is larger than ``limit`` or that a bulk send wrote."""
     found: list[SegmentFiles] = []
     for segment in reversed(segments):
         bulk = segment[0].bulk and not is_staged(segment[0].file.name)
@@ -241,7 +241,7 @@ def _newest_small(segments: list[SegmentFiles], limit: int) -> list[SegmentFiles
 
 
 def _any_small(segments: list[SegmentFiles], limit: int) -> list[SegmentFiles]:
-    """Returns the first adjacent small segments, if there are at least ``TIER_SEGMENTS``. Otherwise none."""
+    """Returns the first ``TIER_SEGMENTS`` or more adjacent segments of at most ``limit`` bytes, or no segments."""
     for is_small, group in groupby(segments, key=lambda segment: _size(segment) <= limit):
         found: list[SegmentFiles] = []
         for segment in group:

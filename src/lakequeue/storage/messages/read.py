@@ -40,7 +40,7 @@ class CacheBudget:
         self._order: OrderedDict[tuple[int, Hashable], tuple[MutableMapping[Any, Any], int]] = OrderedDict()
 
     def put(self, cache: MutableMapping[_Key, _Value], key: _Key, value: _Value, size: int) -> None:
-        """Caches a value of ``size`` bytes, unless the key has one already. The caller must hold ``lock``."""
+        """Adds a value of ``size`` bytes to ``cache``, unless it has the key already. Hold ``lock`` meanwhile."""
         if key in cache:
             return
         try:
@@ -210,9 +210,7 @@ class ShardLog:
         forgotten: int = 0,
         emptying: int = 0,
     ) -> None:
-        """The function ``columns`` reads the columns of a file, and ``load`` reads those of several files at
-        once.
-        """
+        """``columns`` reads the columns of one file. ``load`` reads the columns of several files concurrently."""
         self.files = files
         self.end = end
         self.closed = closed
@@ -267,7 +265,7 @@ class ShardLog:
         return self.files[0].first if self.files else self.end
 
     def until(self, instant: int, reached: int) -> ShardLog:
-        """Returns the log without messages sent after ``instant``. Keeps all messages below offset ``reached``."""
+        """Returns the log as of ``instant``: without later messages, except those below offset ``reached``."""
         end = max(reached, self.first_sent_at_or_after(instant + 1))
         files = [file for file in self.files if file.first < end]
         return ShardLog(files, end, False, self.version, self._columns, self._load)
@@ -345,9 +343,7 @@ class ShardLog:
     def _grouped(
         self, spans: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[Sequence[str], npt.NDArray[Any], npt.NDArray[Any]]]:
-        """Yields the messages of ``spans`` by file: names of groups, index of each message's group, and
-        offsets.
-        """
+        """Yields for each file: group names, and for each message of ``spans`` its group's index and offset."""
         pending = deque(spans)
         while pending:
             first, last = pending[0]
@@ -380,9 +376,7 @@ class LogReader:
         self._loaded = table.version, table.lineage
 
     def refresh(self, sure: bool = False) -> ShardLog:
-        """Returns the newest log, which is the same object if nothing has changed. See ``Table.confirm`` for
-        ``sure``.
-        """
+        """Returns the newest log, the same object if unchanged. If ``sure`` is True, uses ``Table.confirm``."""
         (self.table.confirm if sure else self.table.refresh)()
         return self._current()
 
@@ -434,7 +428,7 @@ class LogReader:
 
 
 def _folded(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Returns the same column. Saves memory if all values are equal."""
+    """Returns an equal column, which takes less memory if all values are equal."""
     if len(column) and (column == column[0]).all():
         return np.broadcast_to(column[0].copy(), column.shape)
     return column
