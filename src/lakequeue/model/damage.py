@@ -12,8 +12,7 @@ class Finding:
     """A problem that ``LakeQueue.check`` found (DUR-30).
 
     Attributes:
-        queue: name of the queue. None for the root itself.
-        region: region of the queue. None for the root itself.
+        queue, region: name and region of the queue. None for the root itself.
         table: path of the table or directory.
         file: path of the file below ``table``. None for the table as a whole.
         problem: description of the problem.
@@ -35,13 +34,12 @@ class Repair:
     """A repair of a shard or of the catalog by ``LakeQueue.repair`` (DUR-31 to DUR-36).
 
     Attributes:
-        queue: name of the queue. None for the catalog.
-        region: region of the queue. None for the catalog.
+        queue, region: name and region of the queue. None for the catalog.
         shard: number of the shard. None for the catalog. Also None for a queue that is listed again.
         steps: the steps in order, one sentence each.
         lost: stored messages that are gone, as inclusive ranges of offsets.
         lost_ids: the known message ids in ``lost``, by offset.
-        lost_sent: earliest and latest possible send time per range of ``lost``. None for an unknown time.
+        lost_sent: earliest and latest possible send time for each range of ``lost``. None for an unknown time.
         again: received or deleted messages that may be received again, as inclusive ranges of offsets.
         again_ids: the known message ids in ``again``, by offset.
         unknown: reasons why lost or repeated messages are unknown. The repair then needs ``force``.

@@ -38,18 +38,15 @@ class Schedule:
     Attributes:
         name: unique in its region.
         region: region of the schedule and its queue.
-        queue: name of the queue.
-        body: body of the messages.
         cron: five fields, for example ``0 2 * * *``. None: the message is sent once, at ``next_due``.
         tz: IANA name of the time zone for ``cron``.
         missed: due times that get a late message: ``last``, ``all`` or ``none``.
         group_id: message group, or None.
-        priority: priority of the messages.
         created_at: when the schedule was added.
         next_due: when the next message is due.
         paused: True if nothing is sent.
         last_due: due time of the last message that was sent.
-        last_error: why the last attempt failed. None if it succeeded.
+        last_error: why the last attempt failed. None if the last attempt succeeded.
         id: id of the schedule. Replaced when the schedule is added again.
     """
 
@@ -96,17 +93,17 @@ class Schedule:
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
     def replaced_by(self, other: Schedule) -> Schedule:
-        """Returns ``other`` with this schedule's pause. If this schedule is overdue, its due time is kept, too."""
+        """Returns ``other`` with this schedule's pause and, if this schedule is overdue, with its due time."""
         if self.paused or other.cron is None or self.next_due > other.created_at:
             return attrs.evolve(other, paused=self.paused)
         return attrs.evolve(other, id=self.id, next_due=self.next_due, last_due=self.last_due)
 
     def moved_on(self, sent: Schedule | None, now: datetime) -> Schedule | None:
-        """Returns the schedule to store after a send. Returns None if the schedule is removed.
+        """Called on the stored schedule after a send. Returns the schedule to store, or None to remove the
+        schedule.
 
-        This schedule is the stored schedule. ``sent`` is the schedule as the sending process left it, or None if
-        it sends no more. If the stored schedule was changed meanwhile and has a ``cron``, it is next due after
-        ``now``.
+        ``sent`` is the schedule as the sending process left it, or None if it sends no more messages. If the
+        stored schedule was changed during the send and has a ``cron``, the result is next due after ``now``.
         """
         if self.cron is None or (sent is not None and self.is_like(sent)):
             return sent and attrs.evolve(sent, paused=self.paused)

@@ -41,7 +41,7 @@ class _TablesMissing(Exception):
 
 
 class _ByName(dict[str, Any]):
-    """Attributes of a queue by Python name. Also finds SQS names, and returns the values that SQS would return."""
+    """Attributes of a queue by Python name. For an SQS name, returns the value that SQS would return."""
 
     def __init__(self, values: Mapping[str, Any], queue: OpenQueue) -> None:
         super().__init__(values)

@@ -142,7 +142,7 @@ class QueuePass:
         return summary, [], None
 
     def failed(self, error: BaseException) -> Passed:
-        """Returns the results of a pass if its process has died."""
+        """Returns the results of a pass whose process has died: ``error`` is the only failure of the pass."""
         summary = CompactionSummary(self.queue, self.region)
         with summary.step("compaction"):
             raise QueueClientError(f"its process ended: {first_line(error)}")

@@ -50,7 +50,7 @@ COMPACTION_SECONDS = 6 * 3600
 FULL_SHARE = 0.95
 """A queue is full if a count, such as its messages in flight, has reached this share of the count's limit."""
 EXPIRING_SHARE = 0.25
-"""Part of the retention period. A warning is given if the oldest message expires within this part."""
+"""A warning is given if the oldest message expires within this share of the retention period."""
 LETTERS = 1_000
 """Number of dead letters of a queue, beginning with the newest, whose errors are counted."""
 ERRORS = 5
@@ -78,9 +78,7 @@ class Concern:
     text: str
     """Sentence that describes the problem and names the queue."""
     hint: str = ""
-    """Help in words, which is shown before the commands in ``steps``."""
     steps: Sequence[Remedy] = ()
-    """Commands that help, in the order of their use."""
     brief: str = ""
     """The text in a few words, without the queue's name."""
     since: datetime | None = None
@@ -230,7 +228,6 @@ def _unread_after(now: Depth, known: Sequence[ActiveConsumer]) -> float:
 
 
 def _unread(name: str, now: Depth, known: Sequence[ActiveConsumer], seconds: float) -> Concern:
-    """Returns the concern about a queue from which nobody has received for ``seconds``."""
     counts = now.counts
     text = f"nobody receives the {counted(counts.visible, 'visible message')} of {name}"
     text, hint = f"{text}, the oldest is {shown_duration(counts.oldest_age or 0.0)} old", "start its consumers"

@@ -41,7 +41,7 @@ class ActiveConsumer:
     processes: Sequence[ConsumerProcess] = ()
     """Processes with a ``Consumer`` of this name that reported in the last three minutes."""
     silent: Sequence[ConsumerProcess] = ()
-    """Processes of this name that stopped reporting, usually because they were killed."""
+    """Processes of this consumer that stopped reporting, usually because they were killed."""
 
     @property
     def is_active(self) -> bool:
@@ -129,7 +129,9 @@ def _pid_space() -> str | None:
 
 
 def report_consumer(queue: OpenQueue, number: str, content: ConsumerFile) -> None:
-    """Writes the file of a running consumer. Adds the process's number of requests to the object store."""
+    """Writes the file of a running consumer. The file also gets the number of messages that this process has
+    received, and the number of its requests to the object store.
+    """
     root = queue.root
     received = sum(amounts["received"] for amounts in root.tallies.all().values())
     requests = root.engine.store.requests.counts()

@@ -283,7 +283,6 @@ class ShardCopies:
 
 
 def _opened(engine: Engine, root: str, key: str, shard: int) -> tuple[ShardMachine, Table, LogReader]:
-    """Returns the newest state of a shard, and handles on its ledger and log."""
     ledger, readers = engine.open(layout.receipts_path(root, key, shard)), list[LogReader]()
 
     def log() -> ShardLog:

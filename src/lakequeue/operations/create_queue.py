@@ -123,7 +123,7 @@ def _updated(queue: OpenQueue, given: Mapping[str, Any], tags: Mapping[str, str]
 
 
 def _compare(row: QueueRow, given: dict[str, Any], always_refused: bool) -> None:
-    """Raises QueueNameExists if attributes differ, or if the profile opens no existing queue (QUE-15, QUE-16)."""
+    """Raises QueueNameExists if attributes differ, or if the profile opens no existing queues (QUE-15, QUE-16)."""
     differences = QueueAttributes.from_wire(row.attributes).differences(given)
     if always_refused or row.attributes.get("Profile") == "cmq":
         raise QueueNameExists(f"A queue named {row.name} already exists.")

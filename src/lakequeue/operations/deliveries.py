@@ -44,7 +44,7 @@ def _place(given: object, root: Root) -> str:
 
 
 def identified(attributes: QueueAttributes) -> QueueAttributes:
-    """Returns a copy with a new delivery id, or without an id if the queue has no delivery table (TAB-1)."""
+    """Returns attributes with a new delivery id, or without an id if the queue has no delivery table (TAB-1)."""
     return attrs.evolve(attributes, delivery_id=None if attributes.table is None else new_delivery_id())
 
 

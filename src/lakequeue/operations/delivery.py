@@ -100,11 +100,11 @@ class Delivering:
         leases.release(self.leased, error, unseen)
 
     def release_failed(self, failed: Mapping[str, DeadLetterReason | None], together: bool = False) -> None:
-        """Makes failed messages visible. Raises LeaseLost if the lease no longer holds all of them.
+        """Makes failed messages visible. Raises LeaseLost if the lease no longer holds all failed messages.
 
         Args:
             failed: reason by receipt handle. If the reason is None, the receive does not count.
-            together: True if one error failed all messages that have a reason. They come again in halves (DLQ-12).
+            together: True if one error failed all messages with a reason. Then all come again in halves (DLQ-12).
         """
         self._release({self._offset(handle): reason for handle, reason in failed.items()}, together)
 

@@ -48,7 +48,9 @@ class DeliverySnapshot(Protocol):
     def search(self, delivery: DeliveryIdentity) -> tuple[int, str | None] | None: ...
     def append(self, delivery: DeliveryIdentity, rows: Any, merge_schema: bool) -> None: ...
     def block(self, *deliveries: DeliveryIdentity) -> None:
-        """Blocks the rows of these deliveries in one commit. Their application ids must all differ."""
+        """Blocks the rows of these deliveries in one commit. All deliveries must have different application
+        ids.
+        """
         ...
 
 
@@ -115,7 +117,7 @@ class DeliveryStatus(Enum):
     TAKEN = "taken"
     """The table will never get the rows, because another copy of the root has used the delivery's number."""
     UNKNOWN = "unknown"
-    """The log no longer shows if the rows arrived, because a newer delivery has used the slot."""
+    """The log no longer shows if the rows arrived, because a newer delivery has used the same application id."""
 
 
 def state_of(snapshot: DeliverySnapshot, delivery: DeliveryIdentity) -> DeliveryStatus:
@@ -234,7 +236,9 @@ def deliver(
 
 
 def close(opened: OpenedDeliveryTable, delivery: DeliveryIdentity) -> tuple[DeliveryStatus, DeliverySnapshot]:
-    """Blocks a delivery that is ``OPEN`` (TAB-26). Returns its state, and a snapshot. Raises TableUnavailable."""
+    """Blocks a delivery that is ``OPEN`` (TAB-26). Returns the state in which the delivery is then, and the
+    snapshot of the table that shows this state. Raises TableUnavailable.
+    """
     reason = ""
     for _ in range(_TRIES):
         snapshot = opened.read()

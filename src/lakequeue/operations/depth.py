@@ -21,9 +21,10 @@ from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.stats_rows import StatsRow
 
 NEWEST_COMMITS = 50
-"""Maximum number of newest entries of each log in which lost races are counted."""
 LEAST_COMMITS, MOST_ENTRIES = 5, 800
-"""Lost races are counted in ``MOST_ENTRIES`` newest entries of all logs, but in ``LEAST_COMMITS`` of each."""
+"""Lost races are counted in the newest entries of each log: in ``MOST_ENTRIES`` divided by the number of shards,
+but in at least ``LEAST_COMMITS`` and at most ``NEWEST_COMMITS`` entries.
+"""
 
 _NOTED = [field.name for field in attrs.fields(QueueCounts) if field.name in attrs.fields_dict(StatsRow)]
 """Names of the counts in the compactor's notes. The count of undecided messages is not in the notes."""
@@ -118,7 +119,7 @@ def by_priority(queue: OpenQueue) -> list[QueueCounts]:
 
 
 def is_held_back(queue: OpenQueue) -> bool:
-    """True if a receive would get messages if there were no rate limit. False without a rate limit (JOB-11)."""
+    """True if the queue has a rate limit, and a receive without the limit would get messages (JOB-11)."""
     if queue.attributes.pace is None:
         return False
     with queue.service("counts"):
@@ -182,7 +183,9 @@ def or_errors(read: Callable[[OpenQueue], _T], queues: Sequence[OpenQueue]) -> I
 
 
 def noted(root: Root, rows: Sequence[QueueRow], now: int) -> dict[str, Depth]:
-    """Returns depths by queue key from the compactor's notes, if valid. Ten times faster than opening a queue."""
+    """Returns the depths of those queues for which the compactor has a valid note, by queue key. Reading a note is
+    ten times faster than opening a queue.
+    """
     if len(rows) < LEAST_NOTED:
         return {}
     notes, store = root.notes.newest(), root.engine.store

@@ -56,7 +56,6 @@ class RootHealth:
     """The results of ``doctor``."""
 
     findings: list[Finding]
-    """Findings of ``LakeQueue.check``."""
     free_bytes: int | None
     """Free bytes on the file system of a local root; None on an object store."""
     free_files: int | None

@@ -56,7 +56,7 @@ class JudgedShard:
     messages: str
     """Path of the log's table."""
     files: Sequence[LogFile]
-    """Files of the log with messages that were not purged, by offset."""
+    """Files of the log with messages that were not purged, sorted by offset."""
     sent_before: Sequence[int | None]
     """For each file, an instant (microseconds) before which all its messages were sent. None if unknown."""
     outdated: bool
@@ -115,7 +115,7 @@ class JudgedShard:
             yield self.judge.judge(offsets, came_at, rows, names)
 
     def _stored(self, folder: Folder, needed: Sequence[str], condition: ds.Expression | None) -> Iterator[_Stored]:
-        """Yields columns of the log by offset. Skips files in which no message can meet the condition."""
+        """Yields columns of the log, sorted by offset. Skips files in which no message can meet the condition."""
         purged = self.judge.head.purged_offset
         known = [self._alternatives(index, file.first, file.last) for index, file in enumerate(self.files)]
         for index in surviving(known, condition):
@@ -134,7 +134,7 @@ class JudgedShard:
     def _rows(
         self, folder: Folder, index: int, needed: Sequence[str], condition: ds.Expression | None
     ) -> Iterator[pa.RecordBatch]:
-        """Yields columns of a file by offset (DUR-5). Skips row groups that cannot meet the condition."""
+        """Yields columns of a file, sorted by offset (DUR-5). Skips row groups that cannot meet the condition."""
         file = self.files[index]
         if file.is_foreign:  # its rows may be in any order
             yield from file.rows_of(TableVersion(folder, TableState()), needed).to_batches(ROWS)

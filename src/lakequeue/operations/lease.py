@@ -144,7 +144,9 @@ def batches(leased: LeasedMessages, columns: Sequence[str] | None) -> pa.RecordB
 
 
 def tasks_of(leased: LeasedMessages) -> list[LeaseTask]:
-    """Makes tasks of about ``TASK_BYTES``. If the lease is not small, its last message is a task by itself."""
+    """Splits the messages of a lease into tasks of about ``TASK_BYTES`` each. If the lease is not small, one more
+    task has only the last message.
+    """
     places, columns = stored(leased)
     if not places:
         return []
@@ -250,7 +252,7 @@ def failures_of(
 
 
 def _offsets_of_ids(leased: LeasedMessages, wanted: set[str]) -> Iterator[tuple[str, int, int]]:
-    """Yields id, shard and offset of each message. Raises InvalidParameterValue if the lease lacks an id."""
+    """Yields id, shard and offset of each message in ``wanted``. Raises InvalidParameterValue for other ids."""
     missing = set(wanted)
     for batch in batches(leased, ["message_id", "shard", "offset"]) if wanted else ():
         found = batch.filter(pc.is_in(batch["message_id"], pa.array(wanted, pa.string())))

@@ -1,7 +1,7 @@
 """Moves messages to other queues: dead letters and redrives.
 
-A move takes three commits. The shard marks the messages as moving. The log of the other queue appends them. The
-shard removes them. If the move is interrupted, any process completes it (DLQ-2, DLQ-8).
+A move takes three commits. The messages' shard marks the messages as moving. The log of the target queue appends
+them. The shard removes them. If the move is interrupted, any process completes it (DLQ-2, DLQ-8).
 """
 
 from __future__ import annotations

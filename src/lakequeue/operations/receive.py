@@ -46,9 +46,9 @@ FALLBACK_POLL_FACTOR = 10
 """The first waiter of a process polls this many times as often as other waiters, which it usually wakes."""
 
 MOST_FAILURES = 32
-"""Number of failed reads after which a receive no longer splits unreadable ranges."""
+"""Number of failed reads after which a receive no longer halves a range to find the unreadable messages."""
 LONGEST_READ = 5.0
-"""Seconds of reading after which a receive no longer splits unreadable ranges."""
+"""Seconds of reading after which a receive no longer halves a range to find the unreadable messages."""
 UNREADABLE_BYTES = 2**20
 """Assumed bytes of an unreadable message: the maximum size of a message."""
 
@@ -274,7 +274,7 @@ class _Polls:
         self._vain: VainWait | None = None
 
     def claim(self) -> _Claimed | datetime:
-        """Claims messages. If there can be none before a later poll, returns the instant of the later poll."""
+        """Claims messages. Instead returns the instant of the next poll if there can be no messages before."""
         queue, waiter, stop = self._queue, self._waiter, self._poll.request.interrupt
         if self._vain is not None and not self._vain.is_over():
             return self._vain.next()
@@ -401,7 +401,7 @@ def _messages(queue: OpenQueue, part: ClaimedPart, names: Sequence[str], lease_i
 
 
 def _rows(queue: OpenQueue, part: ClaimedPart, own: bool) -> tuple[dict[int, Row], set[int]]:
-    """Returns claimed messages by offset, and unreadable offsets. Raises an error if all are unreadable."""
+    """Returns messages by offset, and the offsets of unreadable messages. Raises an error if none can be read."""
     began = monotonic()
     rows: dict[int, Row] = {}
     unreadable: set[int] = set()
@@ -446,7 +446,7 @@ def _rows(queue: OpenQueue, part: ClaimedPart, own: bool) -> tuple[dict[int, Row
 
 
 def _uncount(queue: OpenQueue, part: ClaimedPart, spans: Spans) -> None:
-    """Undoes the receive count of unreadable messages. They stay hidden until their visibility timeout."""
+    """Undoes the receive count of unreadable messages, which stay hidden until their visibility timeout."""
     try:
         queue.command(part.shard, LeaseRelease(part.claimed.lease_id, spans, unread=True))
     except Exception as error:

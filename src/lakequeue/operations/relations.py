@@ -288,7 +288,7 @@ class _RootTables:
         yield from concurrently(judged, self.shards(condition, JUDGED))
 
     def shards(self, condition: ds.Expression | None, schema: pa.Schema) -> list[tuple[QueueRow, int]]:
-        """Returns the shards that may meet the condition, by queue, region and shard number."""
+        """Returns the shards that may meet the condition, judged by their queue, region and shard number."""
         places = [(row, shard) for row in self._rows(condition, schema) for shard in range(row.shards)]
         known = [
             [names_are(row.name, row.region) & (pc.field("shard") == pa.scalar(shard, pa.int32()))]

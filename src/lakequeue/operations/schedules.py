@@ -107,7 +107,7 @@ class OpenSchedules:
         return from_micros(version - 1) if version else None
 
     def concerns(self, thorough: bool = False) -> Iterator[Concern]:
-        """Yields concerns about failing or overdue schedules. With ``thorough``, also reads last messages."""
+        """Yields concerns about failing or overdue schedules. If ``thorough``, also reads their last due times."""
         now, command = self.root.clock.now(), "lakequeue schedule list"
         for row in (row for row in self.listed() if not row.paused):
             kind, problem, hint = "schedule fails", None, ""
@@ -126,8 +126,8 @@ class OpenSchedules:
                 yield Concern(row.queue, kind, text, hint, (Remedy(command, "shows all schedules"),), brief)
 
     def set_back(self, queue: str | None, now: datetime) -> dict[str, Schedule]:
-        """Makes copies of the schedules, of ``queue`` if given, with future instants set back to ``now`` (DUR-83).
-        Returns the copies that differ, by old id. Writes nothing.
+        """Returns changed copies of the schedules (only of ``queue``, if given), by the schedule's old id. In a
+        copy, instants after ``now`` are set back to ``now`` (DUR-83). Writes nothing.
         """
         found = {}
         for row in self._table.rows():

@@ -201,7 +201,7 @@ def _deliver(
 
 
 def _by_shard(queue: OpenQueue, entries: Entries) -> Iterable[tuple[list[OpenShard], Entries]]:
-    """Groups entries by the shards that may take them. A group or deduplication id determines one shard."""
+    """Groups entries by their possible shards. A group or deduplication id leaves only one shard."""
     found: dict[tuple[int | None, int], dict[int, ValidEntry]] = {}
     for index, entry in entries.items():
         name = entry.group_id or "" if queue.attributes.by_group else entry.dedup_id

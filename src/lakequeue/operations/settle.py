@@ -159,7 +159,7 @@ def change_visibility_batch(queue: OpenQueue, changes: Sequence[tuple[str, Durat
 
 
 def give_back(queue: OpenQueue, handles: Sequence[str]) -> None:
-    """Makes messages visible again that were not passed to a handler. Their receive does not count (HBN-23)."""
+    """Makes messages visible that no handler got. The receive of these messages does not count (HBN-23)."""
     with queue.service("give_back") as call:
         leases: dict[int, dict[str, list[int]]] = {}
         for handle in (_decoded(queue, text) for text in handles):
@@ -199,7 +199,7 @@ def settle_each(queue: OpenQueue, wanted: Sequence[Wanted]) -> list[Outcome]:
 
 
 def visibility(queue: OpenQueue, given: Duration | None) -> int:
-    """Returns a visibility timeout in microseconds. If the timeout is invalid, first reads newer attributes."""
+    """Returns a visibility timeout in microseconds. Reads newer attributes before it refuses a timeout."""
     return queue.validated(lambda: check_visibility_timeout(queue.attributes, given))[1]
 
 

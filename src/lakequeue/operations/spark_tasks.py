@@ -41,7 +41,7 @@ Piece = tuple[int | None, int | None]
 
 
 def packed(items: Iterable[tuple[_T, int]], most: int) -> list[list[_T]]:
-    """Groups pairs of an item and its bytes, in order, into groups of about ``most`` bytes. Returns the items."""
+    """Divides items, in order, into groups of about ``most`` bytes. ``items``: pairs of an item and its bytes."""
     groups: list[list[_T]] = []
     left = 0
     for item, size in items:

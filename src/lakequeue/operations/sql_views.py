@@ -206,7 +206,7 @@ def _queue(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _judged(root: str, queue: QueueRow, now: str) -> str:
-    """Returns a query for a queue's messages with states. ``rewindable`` says if a rewind may restore one."""
+    """Returns a query for messages with states. ``rewindable`` is True if a rewind may restore the message."""
     # Spark reads the ledger earlier than the log, so emptied rows of stored messages are omitted
     number = SEQUENCE_NUMBER if _is_fifo(queue) else "CAST(NULL AS STRING)"
     return f"""

@@ -16,7 +16,7 @@ ELSEWHERE_EVERY = 16
 _ALONE = 0.125
 """Amount by which a commit without lost races lowers the strain of the home. A lost race adds 1."""
 _LEAST, _MOST = 2.0, 64.0
-"""The home moves at a limit of the strain between these values. The limit doubles if no shard is free."""
+"""The home moves if the strain reaches a limit between these values. If no shard is free, the limit doubles."""
 _QUIET = 64
 """Number of commits in a row without strain, after which the limit of the strain is ``_LEAST`` again."""
 _MISSES = 8

@@ -150,7 +150,6 @@ class LogWatch:
         Args:
             table: path of the table whose lock the watching process holds.
             folders: directories of the logs.
-            wake: called to make the waiting receive poll.
             idle: True if this process has nothing else to do.
             comes_back: called at the end of the block. Returns True if the caller will soon wait again.
             woken_for: see ``Wait``.

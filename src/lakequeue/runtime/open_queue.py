@@ -37,9 +37,7 @@ class OpenQueue:
     Attributes:
         row: the queue's row in the catalog, as last read.
         attributes: the attributes in ``row``.
-        shards: the queue's shards in this process.
         dead_letter_queues: known destinations of dead letters, by the ARN of the dead-letter queue.
-        delivery: state of the queue's delivery table in this process.
         finishing_moves: lock that is held while a move is completed.
     """
 
@@ -177,7 +175,7 @@ class OpenQueue:
             self.announce_attributes()  # the last change was interrupted before it reached the log
 
     def catch_up(self) -> bool:
-        """Returns True if the shards had newer attributes than the catalog, after adopting them (DUR-7)."""
+        """Adopts the shards' attributes, and returns True, if these are newer than the catalog's (DUR-7)."""
         heads = [shard.ledger.query(lambda machine: machine.head) for shard in self.shards]
         head, known = max(heads, key=lambda each: each.attributes_version), self.row
         version = max(head.attributes_version, *(shard.sender.attributes_version() for shard in self.shards))

@@ -125,7 +125,6 @@ class Root:
 
     Args:
         store: location of the root, and the options that reach it.
-        clock: source of time.
         region: region of new queues.
         mode: permission bits of the directory of a new local root.
         spark: session for DataFrame verbs, or None.
@@ -136,8 +135,6 @@ class Root:
     Attributes:
         id: unique among the roots of all processes.
         catalog: the table of queues; use it under ``lock``.
-        notes: the compactor's notes.
-        tallies: totals of each queue.
     """
 
     def __init__(

@@ -52,8 +52,8 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
             self._turns = self._requests.turns
 
     def command(self, commands: Sequence[Command], now: Now, look: float = inf) -> list[Result]:
-        """Applies commands, in one commit with the commands of concurrent calls. Does not read the shard again if
-        the ``look_at`` read with the number ``look`` included the shard. Raises RequestThrottled after too many
+        """Applies commands, in one commit with the commands of concurrent calls. Reads the shard first, unless the
+        ``look_at`` read with the number ``look`` has included the shard. Raises RequestThrottled after too many
         lost races.
         """
         return self._group.submit(PendingCommands(commands, now, look))

@@ -123,8 +123,8 @@ class ShardQueries(ShardTable[Request, Answer]):
             return machine.run_count, len(self._open_ledger().table.files()), machine.head.committed_at
 
     def query(self, query: Callable[[ShardMachine], _T], look: float = inf) -> _T:
-        """Returns the result of ``query`` on the newest state. If ``look`` is given, the read with this number or
-        a later read is new enough.
+        """Returns the result of the function ``query`` on the newest state. If ``look`` is given, the state may be
+        as old as the ``look_at`` read with this number.
 
         Raises:
             QueueDoesNotExist: the queue was deleted.
@@ -148,7 +148,9 @@ class ShardQueries(ShardTable[Request, Answer]):
             return self._open_ledger().table.repeated(answered)
 
     def are_stored(self, offsets: Sequence[int], now: int) -> list[bool]:
-        """Returns True for each stored message. The answer may be 0.5 s old. Raises QueueDoesNotExist."""
+        """Returns True for each offset whose message is stored, otherwise False. The state may be 0.5 s old.
+        Raises QueueDoesNotExist.
+        """
         with self._held():
             machine, ledger = self._machine, self._open_ledger()
             if machine is None or self._read_at is None or not 0 <= now - self._read_at < LATELY:

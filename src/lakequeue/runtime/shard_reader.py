@@ -29,7 +29,7 @@ class ShardReader:
             self.bodies.load(log.table, log.log, spans)
 
     def messages(self, first: int, last: int) -> list[dict[str, Any] | None]:
-        """Returns a dict for each message, None for a removed message. Raises QueueClientError for a lost one."""
+        """Returns a dict per message, None for a removed message. Raises QueueClientError for lost messages."""
         messages: list[dict[str, Any] | None] = []
         while (offset := first + len(messages)) <= last:
             found, rows = self.rows(offset, last)

@@ -210,7 +210,9 @@ class ShardSender(ShardTable[ShardSend, Sent]):
             raise error.unknown() from error
 
     def deliver(self, source: MoveSource, messages: Sequence[Cells], now: Now, dedup: int | None) -> bool:
-        """Appends moved messages once. Returns False for a closed log. Raises RequestThrottled or DamagedTable."""
+        """Appends moved messages, only once even if the call is repeated. Returns False if the log is closed.
+        Raises RequestThrottled or DamagedTable.
+        """
         try:
             with self._delivering() as table:
                 closes = deliver(table, source, messages, now, self._ledger.check_clock)

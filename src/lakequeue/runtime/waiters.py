@@ -34,7 +34,9 @@ class WatchedPlace(Protocol):
         ...
 
     def found_nothing(self, changes: int, seconds: float | None) -> None:
-        """Records a poll without messages. No message will come for ``seconds``, or, if None, without a change."""
+        """Records that a poll left no messages. No message is expected for ``seconds``. If ``seconds`` is None, no
+        message is expected until the logs change.
+        """
         ...
 
 
