@@ -469,7 +469,7 @@ def cannot_listen(host: str, port: int, error: OSError) -> OSError:
 
 
 def cmq_code_of(error: QueueServiceError, profile_name: str) -> int | None:
-    """Returns CMQ's number for an error (ERR-7). Returns None on other profiles."""
+    """Returns CMQ's number for an error (ERR-7); None if the queue has another profile than ``cmq``."""
     if profile_name != "cmq":
         return None
     return CMQ_CODES.get(error.code) if error.cmq_code is None else error.cmq_code

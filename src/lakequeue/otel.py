@@ -62,7 +62,7 @@ class _Instruments:
 
 
 class _Sends:
-    """Makes a span for every send. The messages carry its context."""
+    """Makes a span for every send. The sent messages carry the context of this span."""
 
     def __init__(self, tracer: trace.Tracer, instruments: _Instruments) -> None:
         self._tracer = tracer

@@ -85,7 +85,7 @@ def _source(file: dict[str, Any]) -> str:
 
 
 def parse(source: str) -> dict[str, Any]:
-    """Counts lines, functions and classes of a module. For an invalid module, returns a ``problem``."""
+    """Counts lines, functions and classes of a module. For an invalid module, ``problem`` is not None."""
     found: dict[str, Any] = {"lines": len(source.splitlines()), "functions": 0, "classes": 0, "problem": None}
     try:
         with warnings.catch_warnings():

@@ -117,9 +117,7 @@ def redrive(
 
 
 def _unmatched(queue: Queue, error: str) -> str:
-    """Returns an empty text if one of the newest dead letters has ``error``; else a text that lists their
-    errors.
-    """
+    """Returns an empty text if one of the newest dead letters has ``error``. Otherwise lists their errors."""
     from lakequeue.entry_verbs import errors_of
 
     found = errors_of(queue)

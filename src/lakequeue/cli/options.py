@@ -134,8 +134,8 @@ def chosen(where: str | None, parameters: list[str] | None, error: str | None) -
 
 
 def parse_pairs(texts: Iterable[str] | None, what: str, secret: bool = False) -> dict[str, str]:
-    """Parses texts NAME=VALUE. Refuses a repeated name; with ``secret``, uses its last value, and shows no
-    values.
+    """Parses texts NAME=VALUE. Refuses a repeated name. With ``secret``, uses the last value of a repeated name,
+    and shows no values in errors.
     """
     found: dict[str, str] = {}
     for text in texts or ():

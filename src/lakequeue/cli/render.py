@@ -32,7 +32,7 @@ PREVIEW = 200
 FOLDED = 20
 """Minimum width of a text column that wraps. Ids and names never wrap."""
 LONG = 40
-"""Number of characters above which a column of words wraps. An instant has fewer characters."""
+"""Number of characters above which a column of words wraps. Instants are shorter, and never wrap."""
 _FOLDED = {"body", "error", "paused", "reason"}
 
 
@@ -136,7 +136,6 @@ def states(counted: Iterable[Mapping[str, object] | None]) -> list[str]:
 
 
 def titles(names: Iterable[str]) -> list[str]:
-    """Returns the column titles of states, such as ``in flight``."""
     return [name.removesuffix("_age").replace("_", " ") for name in names]
 
 

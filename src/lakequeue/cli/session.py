@@ -45,7 +45,7 @@ class Session:
     """Beginning of the commands that are printed, with root and region of the command line."""
 
     def pasted(self, command: str) -> str:
-        """Returns a command of lakequeue, ready to paste, with ``prefix``. Returns other commands unchanged."""
+        """Returns a command of lakequeue with ``prefix``, ready to paste. Returns other commands unchanged."""
         first, _, rest = command.partition(" ")
         return f"{self.prefix} {rest}" if first == "lakequeue" else command
 

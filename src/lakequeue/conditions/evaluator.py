@@ -29,7 +29,7 @@ _KINDS = {
     *("BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION"),
     *("OPERATOR", "PARAMETER", "TYPE"),
 }
-"""Kinds of expressions that a condition may contain. Each kind uses a single row."""
+"""Kinds of expressions that a condition may contain. Each of these expressions depends on one row only."""
 OPERATORS = (
     *("+", "-", "*", "/", "//", "%", "^", "**", "&", "|", "~", "<<", ">>", "||", "@", "^@", "~~", "!~~", "~~*"),
     *("!~~*", "~~~", "->>"),

@@ -52,7 +52,7 @@ class Predicate:
         self.columns = frozenset(checked.document["columns"])
 
     def select(self, rows: pa.Table) -> npt.NDArray[np.int64]:
-        """Returns the indexes of the rows that meet the condition. Raises InvalidParameterValue if a row fails."""
+        """Returns the indexes of the rows that meet the condition. Raises InvalidParameterValue if it fails."""
         marks = self._ask("judge", rows).marks
         self._judged += len(rows)
         return np.flatnonzero(np.frombuffer(marks, np.uint8))

@@ -82,7 +82,7 @@ class Ahead:
 
     @property
     def _work(self) -> int:
-        """Microseconds of handler time to hold. Less on a FIFO queue, because held messages block their groups."""
+        """Work to hold, in microseconds of handler time. Less on a FIFO queue: held messages block their group."""
         if not self._fifo:
             return self.window
         handled = sum(self._took) // len(self._took)

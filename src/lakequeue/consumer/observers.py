@@ -60,7 +60,9 @@ class Observer(Protocol):
 
 
 def handling(observers: Sequence[Observer], message: Message) -> AbstractContextManager[Any]:
-    """Enters ``handling`` of all observers before a call of the handler. The returned stack leaves them."""
+    """Enters the context managers that ``Observer.handling`` returns, before a call of the handler. The end of the
+    returned stack leaves these context managers.
+    """
     if not observers:
         return _NO_BLOCK
     stack = ExitStack()

@@ -138,7 +138,9 @@ class OutageMonitor:
         return True
 
     def worked(self, doing: str, committed: bool = True) -> None:
-        """Records that storage answered a kind of call. Ends the outage if the call ``committed``."""
+        """Records that storage answered a kind of call. Ends the outage if the call ``committed``, or if no other
+        kind of call has failed.
+        """
         if self.since is None:
             return
         with self._lock:

@@ -79,7 +79,6 @@ class RequestError(Exception):
 
 
 def malformed(message: str) -> RequestError:
-    """Returns the error for a malformed body, or for a member of the wrong type."""
     return RequestError("SerializationException", message)
 
 

@@ -133,7 +133,6 @@ def _encoded(text: str) -> str:
 
 
 def mismatch() -> RequestError:
-    """Returns the error for a signature that was made with another secret."""
     return _mismatch("The signature does not match the request. Check the secret access key and the signing.")
 
 

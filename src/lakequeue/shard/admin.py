@@ -202,7 +202,7 @@ def _show_at(state: ShardState, run: Run, at: int, anew: bool) -> int:
 
 
 LONGEST = 12 * 3600 * MICROS
-"""Maximum visibility timeout in microseconds. A receipt with a later end shows that a clock was wrong."""
+"""Maximum visibility timeout in microseconds. A receipt that ends more than this after now shows a wrong clock."""
 
 
 _HAPPENED = ("received_at", "first_received_at", "attempted_at")

@@ -267,7 +267,9 @@ class Remark:
 
 @attrs.frozen
 class RecordTable:
-    """Records the table id once (TAB-4). Answers with the recorded id, or None if the mark is outdated."""
+    """Records the id of the delivery table, if none is recorded (TAB-4). Answers with the recorded id, or None if
+    the delivery with this mark may no longer append rows.
+    """
 
     slot: int
     number: int

@@ -180,7 +180,6 @@ class ConsoleApi:
         return {"workers": found[:MAX_ROWS], "total": len(found)} | self._place(caller)
 
     def schedules(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Returns the schedules of queues that the caller may see."""
         given.end()
         now = self._lake.clock.now()
         return {

@@ -93,7 +93,7 @@ class DepthHistory:
             return list(self._recorded.get(queue.key, ()))
 
     def sparklines(self, queues: Sequence[Queue]) -> list[list[int | None]]:
-        """Returns each queue's largest number of visible messages by bucket of time; None if unknown."""
+        """Returns the largest number of visible messages for each queue and bucket of time; None if unknown."""
         now = to_micros(self._lake.clock.now())
         return [_sparkline(points, now) for points in self._points(queues, now)]
 

@@ -118,7 +118,6 @@ def dump_tasks(tasks: Iterable[MoveTask]) -> str:
 
 MAX_RATE = 500
 MAX_TASKS = 10
-"""Maximum number of tasks that are stored with a queue."""
 STEP = 1_000
 """Number of messages that a task without a rate moves between two updates of its state."""
 STALE_MILLIS = 30_000
