@@ -156,7 +156,7 @@ def undocumented(shown: Any) -> list[str]:
         name
         for name, member in members.items()
         if not name.startswith("_")
-        and not re.search(rf"^ +{name}: ", text, re.MULTILINE)
+        and not re.search(rf"^ +(\w+, )*{name}(, \w+)*: ", text, re.MULTILINE)
         and not re.search(rf'^    {name}\b[^\n]*\n    """', source, re.MULTILINE)
         and not (isinstance(member, property | classmethod | FunctionType) and inspect.getdoc(member))
         and not any(hasattr(protocol, name) for protocol in protocols)

@@ -31,6 +31,7 @@ class DeadLetterReason:
             handler returned it.
         text: message of the error, or the reason that the handler returned. At most 1 KiB.
         at: when the handler ended, in whole seconds of the queue's clock.
+        consumer: name of the consumer.
     """
 
     error: str

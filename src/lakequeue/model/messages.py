@@ -213,6 +213,7 @@ class BatchFailure:
 
     @classmethod
     def of(cls, id: str, error: QueueServiceError | QueueClientError, profile_name: str = "") -> BatchFailure:
+        """Builds the failure of an entry from its error."""
         if isinstance(error, QueueServiceError):
             number = cmq_code_of(error, profile_name)
             return cls(id, error.code, str(error), error.sender_fault, number, error.template, error.names)

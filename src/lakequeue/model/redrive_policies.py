@@ -60,6 +60,7 @@ class RedrivePolicy:
             raise _refused(self, "redrive_policy", reason, "max_receive_count")
 
     def wire(self) -> str:
+        """Returns the policy as JSON."""
         return compact({"deadLetterTargetArn": self.dead_letter_queue, "maxReceiveCount": self.max_receive_count})
 
 
@@ -76,6 +77,7 @@ class RedriveAllowPolicy:
     source_queues: Sequence[str] = ()
 
     def wire(self) -> str:
+        """Returns the policy as JSON."""
         policy: dict[str, Any] = {"redrivePermission": self.permission}
         if self.source_queues:
             policy["sourceQueueArns"] = list(self.source_queues)

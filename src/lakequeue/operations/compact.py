@@ -60,6 +60,7 @@ class CompactionSummary:
 
     Attributes:
         queue: name of the queue; None for the root's own tables.
+        region: region of the queue.
         bytes_freed: size of the removed files, in bytes.
     """
 
@@ -102,10 +103,12 @@ class CompactionSummary:
         return self == CompactionSummary(self.queue, self.region)
 
     def freed(self, freed: Freed) -> None:
+        """Adds removed files to the summary."""
         self.files_freed += freed.files
         self.bytes_freed += freed.bytes
 
     def merged(self, merged: MergeCounts) -> None:
+        """Adds changed segments to the summary."""
         self.segments_dropped += merged.dropped
         self.segments_merged += merged.merged
         self.segments_cut += merged.cut

@@ -309,6 +309,7 @@ class CopiedQueue:
     """Summary of a copied queue.
 
     Attributes:
+        queue, region: the queue's name and region.
         messages: number of messages in any state, without the history.
         files: number of files of the queue's tables, without Delta logs.
         bytes: size of the counted files, in bytes.
@@ -322,6 +323,7 @@ class CopiedQueue:
 
     @classmethod
     def of(cls, row: QueueRow, shards: Sequence[ShardCopy]) -> CopiedQueue:
+        """Sums up the copies of a queue's shards."""
         tables = [table for shard in shards for table in (shard.ledger, shard.log)]
         return cls(
             row.name,

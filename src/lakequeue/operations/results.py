@@ -59,6 +59,7 @@ class QueueCounts:
         return self.table("messages")
 
     def table(self, caption: str) -> str:
+        """Returns the counts as a table for notebooks."""
         cells = self.cells()
         return notebook.table(caption, [*cells], [[*cells.values()]])
 
@@ -95,6 +96,7 @@ class UndecidedDelivery:
     """A delivery whose lease ended before its outcome was known.
 
     Attributes:
+        shard: number of the shard.
         messages: number of messages that wait for the decision.
         since: when the first receipt of the delivery ended.
         application_id: id of the delivery in the table's log. None if the queue no longer has a table.
@@ -112,7 +114,11 @@ class UndecidedDelivery:
 
 @attrs.frozen
 class GroupCounts:
-    """Number of visible and in-flight messages of a message group."""
+    """Number of visible and in-flight messages of a message group.
+
+    Attributes:
+        visible, in_flight: numbers of messages.
+    """
 
     group_id: str | None
     """Id of the message group. None for messages without a group."""

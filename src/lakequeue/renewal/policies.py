@@ -73,6 +73,7 @@ class Hold:
         return attrs.evolve(self, visible_at=now + timeout, attempted_at=now, failed=False, exhausted=exhausted)
 
     def refused(self, now: int) -> Hold:
+        """Returns the state after an attempt that failed."""
         return attrs.evolve(self, attempted_at=now, failed=True)
 
 
