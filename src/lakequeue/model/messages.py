@@ -174,7 +174,10 @@ class BatchSuccess:
 
     Attributes:
         id: id of the entry.
-        message_id, md5_of_body, md5_of_message_attributes, sequence_number: for a send, as in ``SendResult``.
+        message_id: for a send, as in ``SendResult``.
+        md5_of_body: for a send, as in ``SendResult``.
+        md5_of_message_attributes: for a send, as in ``SendResult``.
+        sequence_number: for a send to a FIFO queue, as in ``SendResult``.
         receipt_handle: receipt handle of the entry, for a delete or a change of visibility.
     """
 
@@ -200,7 +203,8 @@ class BatchFailure:
         message: description of the error.
         sender_fault: True if the same entry would fail again. False if storage failed.
         cmq_code: CMQ's number, only on queues of profile ``cmq``.
-        template, names: as in ``QueueServiceError``.
+        template: as in ``QueueServiceError``.
+        names: as in ``QueueServiceError``.
     """
 
     id: str

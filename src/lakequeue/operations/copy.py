@@ -309,7 +309,8 @@ class CopiedQueue:
     """Summary of a copied queue.
 
     Attributes:
-        queue, region: the queue's name and region.
+        queue: name of the queue.
+        region: region of the queue.
         messages: number of messages in any state, without the history.
         files: number of files of the queue's tables, without Delta logs.
         bytes: size of the counted files, in bytes.

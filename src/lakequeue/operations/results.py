@@ -76,7 +76,11 @@ class ShardCounts:
 
     Attributes:
         shard: number of the shard, from 0.
-        visible, in_flight, delayed, held, undecided: numbers of messages, as in ``QueueCounts``.
+        visible: as in ``QueueCounts``.
+        in_flight: as in ``QueueCounts``.
+        delayed: as in ``QueueCounts``.
+        held: as in ``QueueCounts``.
+        undecided: as in ``QueueCounts``.
     """
 
     shard: int
@@ -117,7 +121,8 @@ class GroupCounts:
     """Number of visible and in-flight messages of a message group.
 
     Attributes:
-        visible, in_flight: numbers of messages.
+        visible: number of visible messages.
+        in_flight: number of messages in flight.
     """
 
     group_id: str | None
