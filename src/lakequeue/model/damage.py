@@ -12,7 +12,8 @@ class Finding:
     """A problem that ``LakeQueue.check`` found (DUR-30).
 
     Attributes:
-        queue, region: name and region of the queue. None for the root itself.
+        queue: name of the queue. None for the root itself.
+        region: region of the queue. None for the root itself.
         table: path of the table or directory.
         file: path of the file below ``table``. None for the table as a whole.
         problem: description of the problem.
@@ -34,7 +35,8 @@ class Repair:
     """A repair of a shard or of the catalog by ``LakeQueue.repair`` (DUR-31 to DUR-36).
 
     Attributes:
-        queue, region: name and region of the queue. None for the catalog.
+        queue: name of the queue. None for the catalog.
+        region: region of the queue. None for the catalog.
         shard: number of the shard. None for the catalog. Also None for a queue that is listed again.
         steps: the steps in order, one sentence each.
         lost: stored messages that are gone, as inclusive ranges of offsets.

@@ -38,10 +38,13 @@ class Schedule:
     Attributes:
         name: unique in its region.
         region: region of the schedule and its queue.
+        queue: name of the queue.
+        body: body of the messages.
         cron: five fields, for example ``0 2 * * *``. None: the message is sent once, at ``next_due``.
         tz: IANA name of the time zone for ``cron``.
         missed: due times that get a late message: ``last``, ``all`` or ``none``.
         group_id: message group, or None.
+        priority: priority of the messages.
         created_at: when the schedule was added.
         next_due: when the next message is due.
         paused: True if nothing is sent.

@@ -64,6 +64,7 @@ class QueueCounts:
         return notebook.table(caption, [*cells], [[*cells.values()]])
 
     def cells(self) -> dict[str, object]:
+        """The counts by title, as notebooks show them."""
         age = None if self.oldest_age is None else shown_duration(self.oldest_age)
         counts = {"visible": self.visible, "in flight": self.in_flight, "delayed": self.delayed, "held": self.held}
         undecided = {"undecided": self.undecided} if self.undecided else {}
