@@ -33,7 +33,7 @@ VACUUM_EVERY = 100
 VACUUMING = "lakequeue-vacuum"
 """Name of the thread that removes unused files."""
 PATIENCE = 5.0
-"""Seconds to wait for a table's exclusive lock. If it stays held, the compactor's next pass tries again."""
+"""Seconds to wait for a table's exclusive lock. If the lock stays taken, the compactor's next pass tries again."""
 _BATCH = 100
 """Maximum number of files to remove before the lock is released, because commits wait for the lock."""
 _NEEDED = "_needed"
@@ -57,7 +57,7 @@ def pin_files(messages: Folder) -> None:
 
 
 def vacuum_if_busy(table: Table, retention: layout.Retention) -> None:
-    """Every ``VACUUM_EVERY`` commits to a local table, calls ``vacuum`` in a thread if it is due. Never fails."""
+    """Every ``VACUUM_EVERY`` commits to a local table, calls ``vacuum`` in a thread if due. Never fails."""
     if table.folder.local is not None and table.version % VACUUM_EVERY == 0:
         threading.Thread(target=_vacuum_if_due, args=(table, retention), name=VACUUMING).start()
 

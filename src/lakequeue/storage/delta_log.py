@@ -152,7 +152,7 @@ class Listing:
 
 
 def listed(folder: Folder, after: str | None = None) -> Listing:
-    """Lists the entries and checkpoints of a log. If ``after`` is given, only those whose names sort after it."""
+    """Lists the entries and checkpoints of a log. With ``after``, lists only names that sort after it."""
     kinds: dict[str, dict[int, ListedFile]] = {"json": {}, "checkpoint.parquet": {}}
     for file in folder.files(LOG, after):
         match = _LOG_FILE.fullmatch(file.name.rpartition("/")[2])
@@ -302,7 +302,9 @@ class TableState:
         return next((file.name for file in reversed(self.live.values())), None)
 
     def leads_to(self, entry: Entry) -> bool:
-        """False if ``entry``, of the next version, names another previous entry than this version's (DUR-86)."""
+        """True if ``entry`` may be the log entry of the next version. False if it was written to follow another
+        entry than the entry of this version (DUR-86).
+        """
         return None in (entry.base, self.token) or self.token in (entry.base, REPAIRED)
 
 

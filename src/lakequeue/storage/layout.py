@@ -158,7 +158,7 @@ HEAD = pa.struct(
         ("emptying", pa.string()),
     ]
 )
-"""State of the shard; see ``shard.runs.Head``. Only the head row has a value. ``tracked`` is never written."""
+"""State of the shard; see ``shard.runs.Head``. Only the head row has a value. Its ``tracked`` is never written."""
 # Each top-level column has its cost: a MERGE of 27 took delta-rs 51 ms, of the same data in these six 24-32 ms.
 RECEIPTS = pa.schema(
     [
@@ -347,7 +347,7 @@ TURN_ID = "turn"
 
 
 def stats_id(key: str) -> str:
-    """Returns an application id on ``stats``. Its version is the minute of the last row, in minutes since 1970."""
+    """Returns an application id on ``stats``. Its version is the queue's last minute, in minutes since 1970."""
     return f"stats-{key}"
 
 
@@ -361,7 +361,7 @@ MOVE = "move-"
 
 
 def move_id(source_key: str, shard: int) -> str:
-    """Returns an application id on ``messages``. Its version is the number of the last move from the source."""
+    """Returns an application id on ``messages``. Its version is the number of the last move from this source."""
     return f"{MOVE}{source_key}-{shard}"
 
 

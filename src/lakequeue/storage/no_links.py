@@ -18,7 +18,9 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 def crooked(
     root: str, name: str, is_kind: Callable[[int], bool] = stat.S_ISREG, descriptor: int | None = None
 ) -> str | None:
-    """Returns the part of a path that is a link, or the whole path if ``is_kind`` refuses the file. Else None."""
+    """Returns the part of a path that is a link. If ``is_kind`` refuses the file at the path, returns the whole
+    path. Otherwise returns None.
+    """
     path, parts = root, name.split("/")
     for place, part in enumerate(parts, 1):
         path = f"{path}/{part}"
@@ -139,7 +141,7 @@ def unlink(root: str, name: str, descriptor: int | None = None) -> int:
 
 
 def mkdir(root: str, path: str, descriptor: int | None) -> None:
-    """Creates a directory. Without ``descriptor``, the path is absolute. Else it is relative to the descriptor."""
+    """Creates a directory. ``path`` is relative to ``descriptor``, or absolute if ``descriptor`` is None."""
     below = path if descriptor is not None else path.removeprefix(f"{root}/")
     if below.startswith("/"):  # The path is the root, or above it.
         root, _, below = path.rpartition("/")

@@ -37,7 +37,7 @@ _CONFIRMED, _IDLE = 1.0, 60.0
 _LEARNED = 100
 """Maximum number of entries that ``learn`` stores, and maximum number of newest entries that stay in memory."""
 _ANCHORS = (0.3, 5.0)
-"""Maximum seconds until an anchor moves. A snapshot has two anchors; see ``_Anchor``."""
+"""Maximum seconds until each of the two anchors of a snapshot moves; see ``_Anchor``."""
 _CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 
 
@@ -192,7 +192,7 @@ class Snapshot(TableState):
         return self.version > base.version
 
     def _expect_end(self, send: int) -> None:
-        """Raises DamagedTable if the log ends before ``send``: two messages may have the same offset (DUR-85)."""
+        """Raises DamagedTable if the log's end is before ``send``: two messages may share an offset (DUR-85)."""
         if self.transactions.get(layout.SEND_ID, 0) < send:
             raise DamagedTable(self._folder.uri, None, f"offsets below {layout.end_of(send)} were given twice")
 

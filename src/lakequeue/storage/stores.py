@@ -58,7 +58,7 @@ _PORTABLE = _CLIENT | {
     *("endpoint", "endpoint_url", "region", "default_region"),
     *("storage_account_name", "storage_account_key"),
 }
-"""Options that other machines may take over if they come from this machine's environment variables."""
+"""Options that are valid on other machines, too, even if environment variables of this machine set them."""
 _SECRET = re.compile(
     r"key(?!_enabled)(?<!kms_key)|secret|token|sas|password|credentials|client_id|service_account|header"
 )

@@ -137,8 +137,8 @@ class RowRules:
         return "; ".join(rule.describe(broken[rule.name]) for rule in self.of(given) if broken.get(rule.name))
 
     def refuse(self, given: Collection[str], broken: Mapping[str, int]) -> None:
-        """Raises InvalidParameterValue for broken rules, or InvalidMessageContents if only characters are
-        wrong.
+        """Raises InvalidParameterValue for broken rules, or InvalidMessageContents for nothing but wrong
+        characters.
         """
         rules = [rule for rule in self.of(given) if broken.get(rule.name)]
         if rules:

@@ -21,7 +21,7 @@ from lakequeue.storage.folder import Folder
 LEAST = 100
 """Minimum number of rows for each shard. A smaller send uses fewer shards, or leaves its files undivided."""
 NEAR = 0.1
-"""Tolerance: a shard may get this share more or less rows than the average, so that fewer files are cut."""
+"""A shard's number of rows may differ from the average by this share, so that fewer files are cut."""
 
 
 def spread(messages: Folder, files: Sequence[DataFile], shards: Sequence[int]) -> list[WaitingFile]:

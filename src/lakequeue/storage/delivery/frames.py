@@ -168,7 +168,7 @@ class FrameRows:
         return self._written.files
 
     def _are_gone(self, snapshot: DeltaDeliverySnapshot) -> bool:
-        """True if a file no longer exists. Not checked until the files are ``_OLD`` seconds old."""
+        """True if a file no longer exists. Always False for files that are younger than ``_OLD`` seconds."""
         is_old = abs(time.time() - self._began) >= _OLD
         return is_old and not snapshot.target.has_files([file.path for file in self._written.files])
 

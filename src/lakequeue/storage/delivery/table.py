@@ -108,7 +108,7 @@ class DeltaDeliveryTable:
         return DeltaDeliverySnapshot(self, table, self._mark(table.version()))
 
     def latest(self) -> DeltaDeliverySnapshot | None:
-        """Returns a kept snapshot, maybe an older one, if its log entry was not replaced. Else calls ``read``."""
+        """Returns a kept snapshot, maybe not the newest, if its entry was not replaced. Else calls ``read``."""
         with suppress(IndexError):
             known = self._kept.pop()
             if known.mark is not None and self._mark(known.version) == known.mark:

@@ -22,7 +22,9 @@ from lakequeue.storage.snapshot import ReplacedLog
 from lakequeue.storage.store_failures import first_line, unanswered_version
 
 OLDEST_BASE = 1.0
-"""Seconds after which a commit to an object store checks the log again. See docs/internals/fence.md."""
+"""Maximum age of a log's last check, in seconds. A commit to an object store checks the log again if the last
+check is older. See docs/internals/fence.md.
+"""
 LONG_COMMIT = 600.0
 """A commit that took this many seconds searches the log for its token, as its process may have been suspended."""
 TRIM_EVERY = 100
@@ -39,7 +41,7 @@ class Change(Generic[_T_co]):
     """A decision that a commit will carry out."""
 
     fence: Ids
-    """Versions of application ids on which the decision relies. Version 0 means that none was committed."""
+    """Versions of application ids on which the decision relies. 0 stands for an id that was never committed."""
     ids: Ids
     """Versions of application ids that the commit sets."""
     write: Callable[[Ids, str], None]
@@ -61,7 +63,7 @@ class Ended(Enum):
     """Outcome of an attempt to commit. Unless it is ``LANDED``, the newest snapshot was loaded."""
 
     LANDED = auto()
-    """The change is in the log. Maybe another process made the same change."""
+    """The change is in the log, by this commit or by the same change of another process."""
     TRY_AGAIN = auto()
     """The commit failed, but the decision is still right. Try the same commit again."""
     LOST = auto()

@@ -25,7 +25,7 @@ _FEW = 16
 
 @attrs.frozen
 class DataFile:
-    """A Parquet file below the table's directory, with its record in Delta's log."""
+    """A Parquet file below the table's directory, with the facts that Delta's log records about the file."""
 
     path: str
     """Path relative to the table, with ``/`` as separator, and not URL-encoded."""

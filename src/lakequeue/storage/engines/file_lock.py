@@ -19,7 +19,7 @@ class FileLock:
     """
 
     def __init__(self, path: str, folder: int | None = None) -> None:
-        """Prepares a lock, but opens no file. ``folder`` is a descriptor of its directory, if already open."""
+        """Prepares a lock, but opens no file. ``folder`` is an open descriptor of the file's directory."""
         self.path = path
         self._folder = folder
         self.exclusive: bool | None = None
@@ -70,7 +70,7 @@ class FileLock:
 
 
 class Held(threading.local):
-    """Locks of this thread, by ``table_id``. May include a lock that the thread did not get."""
+    """Locks of this thread, by ``table_id``. May include a lock for which the thread still waits."""
 
     def __init__(self) -> None:
         self.locks: weakref.WeakValueDictionary[tuple[int, int], FileLock] = weakref.WeakValueDictionary()

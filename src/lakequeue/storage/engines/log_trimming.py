@@ -144,7 +144,7 @@ def _found(table: Folder) -> tuple[Collection[int], dict[int, ListedFile]]:
 
 
 def trim_below(table: Folder, version: int) -> Freed:
-    """Removes a local log below a version. Returns the number and size of the removed files.
+    """Removes the log files below ``version`` from a local log. Returns the number and size of the removed files.
 
     Removes nothing without a checkpoint of this or a later version. The caller must hold the exclusive lock.
     """

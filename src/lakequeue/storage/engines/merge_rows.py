@@ -18,7 +18,7 @@ MANY_FILES = 16
 _JOINED_ROWS = 256
 """Maximum rows of a file that a MERGE joins with other files, so that small changes stay fast."""
 _MANY_EDGES = 16
-"""Up to this number of range ends, the kept rows are sliced. With more ends, a filter is faster."""
+"""If the kept rows form ranges with more ends than this number, a filter is faster than slices of the rows."""
 
 
 class FileRewrite(NamedTuple):

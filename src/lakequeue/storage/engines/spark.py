@@ -78,7 +78,9 @@ class SparkTable(Table):
         token: str,
         answers: str | None = None,
     ) -> None:
-        """Merges rows. The first id in ``transactions`` is the fence. A commit must raise its version by one."""
+        """Merges rows. The fence is the first id in ``transactions``. Each commit must raise the version of this
+        id by one, so that Delta skips a merge that comes after another commit.
+        """
         from delta.tables import DeltaTable
 
         app_id, version = next(iter(transactions.items()))

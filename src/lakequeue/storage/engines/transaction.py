@@ -63,7 +63,7 @@ class Committed(Generic[_T_co]):
 
 @attrs.frozen
 class Answered(Generic[_T_co]):
-    """Result of a transaction that changes nothing. The value is right for a snapshot read during the call."""
+    """Result of a transaction that changes nothing. The value was right at some moment during the call."""
 
     value: _T_co
 

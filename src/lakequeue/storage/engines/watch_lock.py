@@ -30,7 +30,7 @@ class WatchLock(FileLock):
         return False
 
     def trusted_for(self, seconds: float) -> float:
-        """Returns the seconds until the last stamp of the lock is ``seconds`` old. 0.0 if it is older."""
+        """Returns the seconds until the last stamp of the lock is ``seconds`` old. 0.0 for an older stamp."""
         with suppress(OSError):
             age = time.time() - os.stat(self.path).st_mtime
             return max(0.0, seconds - age) if age >= 0 else 0.0

@@ -12,7 +12,7 @@ from lakequeue.storage.roots import EFFECTIVE, local_path
 LOCK_PATIENCE = 1.0
 """Seconds for which a check waits for a lock."""
 FREE_BYTES, FREE_FILES = 256 * 2**20, 10_000
-"""A check warns if fewer bytes or fewer inodes than these are free."""
+"""A check warns if fewer bytes than ``FREE_BYTES``, or fewer inodes than ``FREE_FILES``, are free."""
 
 
 def lock_problem(table: str) -> tuple[str, str] | None:

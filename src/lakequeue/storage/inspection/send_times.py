@@ -66,7 +66,7 @@ def _of_files(files: Sequence[FoundFile]) -> Iterator[Known]:
 
 
 def sent_between(known: Sequence[Known], messages: Range) -> tuple[datetime | None, datetime | None]:
-    """Returns the times between which the messages must have been sent. A time is None if unknown."""
+    """Returns the earliest and the latest possible send time of these messages. A time is None if unknown."""
     first, last = messages
     earliest = max((from_micros(at) for offset, at in known if offset <= first), default=None)
     latest = min((from_micros(at) for offset, at in known if offset >= last), default=None)

@@ -94,9 +94,10 @@ class FoundShard:
         return known and self.ledger is not None and self.forgotten <= self.ledger.head.epoch
 
     def low(self, ledger: LedgerRows | None) -> int:
-        """Returns the first offset that the log must have: the first of its files, or a lower floor of ``ledger``.
+        """Returns the first offset that the log must have.
 
-        The floor of an older ledger counts only if entries of the log are unreadable.
+        This is the first offset of the log's files, or the floor of ``ledger`` if the floor is lower. The floor of
+        an older ledger counts only if entries of the log are unreadable.
         """
         kept = [each.first for each in kept_files(self.files)]
         # Includes damaged files, because the ledger still needs what they held.

@@ -27,7 +27,7 @@ _ROWS = 65_536
 
 
 def dedup_key(group_id: str | None, dedup_id: str | None, by_group: bool) -> Key:
-    """Returns the id that must not repeat. If ``by_group`` is True, the group is part of it (DDP-2, DDP-14)."""
+    """Returns the id that must not repeat. With ``by_group``, the group is part of the id (DDP-2, DDP-14)."""
     return (group_id or "", dedup_id or "") if by_group else dedup_id or ""
 
 

@@ -32,7 +32,9 @@ def arrived(table: Table, source: MoveSource) -> bool:
 
 
 CheckClock = Callable[[int, int, Table], Mapping[str, int]]
-"""Function that checks the clock before a commit. Gets the instants of this and the last commit, and the table."""
+"""Function that checks the clock before a commit. Gets the instants of this commit and of the last commit, and the
+table. Returns further application ids for the commit.
+"""
 
 
 def deliver(

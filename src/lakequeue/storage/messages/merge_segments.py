@@ -289,7 +289,9 @@ def _foreign_step(table: Table, seen: _LogSegments) -> _MergeStep | None:
 
 
 def _cut_step(seen: _LogSegments, floor: int, drop_before: int | None) -> _MergeStep | None:
-    """Returns a step that drops a segment's rows before the floor, if they are half of its rows. None if not."""
+    """Returns a step that drops the rows before the floor from a segment that has at least half of its rows there.
+    Returns None if there is no such segment.
+    """
     for segment, end in zip(seen.segments, seen.ends, strict=True):
         first, last = segment[0].first, segment[-1].last
         worth = _size(segment) >= CUT_BYTES and floor - first >= (last - first + 1) / 2

@@ -447,7 +447,7 @@ _known: dict[str, FileColumns] = {}
 
 
 def log_files(table: TableVersion, known: Mapping[str, LogFile] = MappingProxyType({})) -> list[LogFile]:
-    """Returns the live files by offset. Takes known files from ``known``. Raises DamagedTable for gaps (DUR-5)."""
+    """Returns the live files by offset, if possible from ``known``. Raises DamagedTable for gaps (DUR-5)."""
     try:
         files = [
             old if (old := known.get(file.path)) is not None and old.file is file else LogFile.of(file)

@@ -32,7 +32,7 @@ from lakequeue.storage.store_failures import first_line, left_to_others
 FOLDER = "sent"
 """Directory of staged files, below the table."""
 VERSIONS = 20
-"""Number of log versions after which other processes must not commit a staged file."""
+"""If the log has grown by this number of versions since a file was staged, only its sender may commit the file."""
 TOGETHER = 100
 """Number of log versions whose staged files are in one directory. Small, as disks list whole directories."""
 RECENT = 10.0

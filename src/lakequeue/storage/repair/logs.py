@@ -19,7 +19,7 @@ from lakequeue.storage.repair.steps import RepairStep, moved_aside, replaced
 
 @attrs.frozen
 class Undone:
-    """A log without the table features that another program enabled, and the versions that had them."""
+    """A log without the table features that another program enabled, and the versions that had these features."""
 
     log: FoundLog
     versions: list[int]
@@ -57,8 +57,8 @@ def has_deleted_rows(undone: Undone) -> bool:
 def log_steps(undone: Undone, barrier: Mapping[str, int]) -> Iterator[RepairStep]:
     """Yields the steps that make the log readable.
 
-    New entries in place of unreadable entries set the application ids ``barrier``. Commits that were decided
-    before the repair then fail.
+    Entries that replace unreadable entries set the application ids ``barrier``. Commits that were decided before
+    the repair then fail.
     """
     log, folder = undone.log, undone.log.folder
     for version in undone.versions:
