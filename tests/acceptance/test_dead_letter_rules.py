@@ -237,8 +237,9 @@ def test_a_policy_that_is_refused_changes_nothing(lq):
 
 
 @pytest.mark.spec("DLQ-3")
-def test_a_queue_cannot_become_its_own_dead_letter_queue_and_one_that_is_keeps_its_messages(lq, monkeypatch):
-    queue = lq.create_queue("orders")
+@pytest.mark.parametrize("fifo", [False, True])
+def test_a_queue_cannot_become_its_own_dead_letter_queue_and_one_that_is_keeps_its_messages(lq, monkeypatch, fifo):
+    queue = lq.create_queue("orders.fifo" if fifo else "orders", fifo=fifo)
     with pytest.raises(errors.InvalidParameterValue, match="dead_letter_queue must name another queue"):
         queue.set_attributes(dead_letter_queue=queue.name, max_receive_count=1)
     assert queue.dead_letter_queue is None
@@ -246,8 +247,9 @@ def test_a_queue_cannot_become_its_own_dead_letter_queue_and_one_that_is_keeps_i
         older.setattr("lakequeue.operations.attributes.check_redrive", lambda *_: None)
         queue.set_attributes(dead_letter_queue=queue.name, max_receive_count=1)
     queue.set_attributes(delay=0)
-    queue.send("a")
+    queue.send("a", **({"group_id": "g", "dedup_id": "d"} if fifo else {}))
     assert [received(queue) for _ in range(3)] == [["a"]] * 3
+    assert queue.redrive() == 0
 
 
 @pytest.mark.spec("DLQ-6")

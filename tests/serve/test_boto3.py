@@ -146,24 +146,13 @@ def test_a_client_may_name_the_shards_that_a_queue_has(client: Any, create: Crea
 # --- dead-letter queues
 
 
-@pytest.mark.parametrize("fifo", [False, True])
-def test_a_queue_that_is_its_own_dead_letter_queue_keeps_its_messages(timed: Running, fifo: bool) -> None:
-    client = sqs(timed.url)
-    more = {"Attributes": {"FifoQueue": "true"}} if fifo else {}
-    url = client.create_queue(QueueName="own.fifo" if fifo else "own", **more)["QueueUrl"]
-    arn = attribute(client, url, "QueueArn")
-    policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 2})
-    client.set_queue_attributes(QueueUrl=url, Attributes={"RedrivePolicy": policy})
-    assert json.loads(attribute(client, url, "RedrivePolicy")) == json.loads(policy)
-    assert client.list_dead_letter_source_queues(QueueUrl=url)["queueUrls"] == [url]
-    ids = {"MessageGroupId": "g", "MessageDeduplicationId": "d"} if fifo else {}
-    client.send_message(QueueUrl=url, MessageBody="x", **ids)
-    for count in ("1", "2", "3", "4"):
-        asked = {"QueueUrl": url, "VisibilityTimeout": 30, "AttributeNames": ["ApproximateReceiveCount"]}
-        [message] = client.receive_message(**asked)["Messages"]
-        assert message["Attributes"] == {"ApproximateReceiveCount": count}
-        timed.lake.clock.advance(31)
-    client.start_message_move_task(SourceArn=arn)  # finds nothing to move
+@pytest.mark.spec("DLQ-3")
+def test_a_queue_cannot_become_its_own_dead_letter_queue(server: Running, create: Create) -> None:
+    client, url = sqs(server.url), create()
+    target = attribute(client, url, "QueueArn")
+    policy = json.dumps({"deadLetterTargetArn": target, "maxReceiveCount": 2})
+    code, message = refusal(client.set_queue_attributes, QueueUrl=url, Attributes={"RedrivePolicy": policy})
+    assert code == "InvalidParameterValue" and "deadLetterTargetArn must name another queue." in message
 
 
 # --- messages

@@ -293,11 +293,13 @@ def test_a_redrive_policy_may_name_a_queue_to_which_its_key_may_send(guarded):
     for policy in "nonsense", json.dumps({"maxReceiveCount": 1}):
         wrong = {"QueueUrl": url, "Attributes": {"RedrivePolicy": policy}}
         assert code(orders.set_queue_attributes, **wrong)[0] == "InvalidParameterValue"
-    for key, own, dead in (orders, url, "orders-dead"), (mover, "", "mover-own"), (admin, url, "other"):
-        target = key.create_queue(QueueName=dead)["QueueUrl"]
-        key.set_queue_attributes(QueueUrl=own or target, **redriving(dead))
+    moved = mover.create_queue(QueueName="mover-moved")["QueueUrl"]
+    for key, source, dead in (orders, url, "orders-dead"), (mover, moved, "mover-own"), (admin, url, "other"):
+        key.create_queue(QueueName=dead)
+        key.set_queue_attributes(QueueUrl=source, **redriving(dead))
     admin.set_queue_attributes(QueueUrl=url, Attributes={"RedrivePolicy": ""})
-    admin.delete_queue(QueueUrl=admin.get_queue_url(QueueName="mover-own")["QueueUrl"])
+    for name in ("mover-moved", "mover-own"):
+        admin.delete_queue(QueueUrl=admin.get_queue_url(QueueName=name)["QueueUrl"])
 
 
 def test_a_queue_may_not_be_reached_under_another_spelling(guarded):
