@@ -555,9 +555,7 @@ class Queue(QueueProperties):
         attributes.update(self._runtime, update)
 
     def counts(self) -> QueueCounts:
-        """Counts messages by state, exact at one instant per shard. ``doctor`` warns of shards that slow this
-        down.
-        """
+        """Counts messages by state, exact at one instant per shard. ``doctor`` warns of shards that delay this."""
         return depth(self._runtime).counts
 
     def priority_counts(self) -> list[QueueCounts]:

@@ -149,7 +149,7 @@ def parse_pairs(texts: Iterable[str] | None, what: str, secret: bool = False) ->
 
 
 _OPTIONS = ("--dead-letter-queue", "--max-receive-count")
-"""Options of other commands that users may give as attributes. Errors for unknown attributes propose them."""
+"""Options that users may give as attributes by mistake. The error for an unknown attribute suggests them."""
 
 
 def attribute_arguments(given: Mapping[str, Any]) -> dict[str, Any]:

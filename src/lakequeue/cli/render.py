@@ -249,7 +249,7 @@ def spinner(what: str) -> Iterator[None]:
 
 class Advance(Protocol):
     def __call__(self, done: int, text: str, total: int | None = None, /) -> None:
-        """Shows the amount done, and a text. ``total`` replaces the total."""
+        """Shows how much is done, and a text. If ``total`` is not None, it is the new total."""
 
 
 @contextmanager

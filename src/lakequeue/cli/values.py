@@ -109,7 +109,7 @@ from_now = at_least(-LONGEST)
 
 
 def shown_size(size: int) -> str:
-    """Formats a size, such as ``1 MiB`` for ``1048576``. Uses bytes if the size is no whole unit."""
+    """Formats a size, such as ``1 MiB`` for ``1048576``. Uses bytes unless the size is a whole number of KiB."""
     for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
         if size and size % 1_024**power == 0:
             return f"{size // 1_024**power} {unit}"

@@ -323,7 +323,7 @@ class Pool:
     # --- passes of the loop
 
     def _tick(self, event: events.Tick) -> None:
-        """Called at the begin of each iteration of the loop. Adopts a new number of hands, gives back messages
+        """Called at the beginning of each iteration of the loop. Adopts a new number of hands, gives back messages
         that waited too long, and asks for a wait if more handlers may end before the next commit.
         """
         self._release_hands()

@@ -196,7 +196,7 @@ def checked(payload: dict[str, Any]) -> None:
 
 
 def _check(table: _Table, found: dict[str, Any]) -> None:
-    """Checks the fields that a table names. Raises Malformed for a wrong field, and removes null fields."""
+    """Checks the fields that ``table`` names. Raises Malformed for a wrong field, and removes null fields."""
     for name in table.keys() & found.keys():
         if found[name] is None:
             del found[name]

@@ -120,13 +120,13 @@ class ShardMachine:
 
     @property
     def may_be_grouped(self) -> bool:
-        """True if claims may take recent messages before older messages."""
+        """True if the attributes let claims take recent messages before older messages."""
         attributes = self._state.attributes
         return self.blocks or bool(attributes.fair_groups or attributes.reasons)
 
     @property
     def grouped(self) -> bool:
-        """True if claims may take messages in another order than they were sent."""
+        """True if claims may take messages out of order: the attributes allow it, and messages may have groups."""
         return self.blocks or (self.may_be_grouped and self.log.only_group(0) != "")
 
     def decide(self, commands: Sequence[Command], now: int) -> Decision:

@@ -125,7 +125,7 @@ class ShardState(ShardIndex):
             self._groups.serve(behind=True)
 
     def forget(self, below: int) -> None:
-        """Removes the messages below an offset, except marked ones (TAB-5). Moves a lower head to the offset."""
+        """Removes the messages below an offset, except marked ones (TAB-5). Moves the head up to this offset."""
         self.head = attrs.evolve(self.head, head_offset=max(self.head.head_offset, below))
         self.scanned = max(self.scanned, below)
         self.delayed.discard(0, below - 1)

@@ -328,7 +328,9 @@ class Actions:
     async def receive(
         self, queue: Queue, parameters: Structure, interrupt: Interrupt, room: Room | None = None
     ) -> tuple[list[Message], Structure]:
-        """Runs ReceiveMessage. Returns the messages and the result. ``room`` limits the messages' memory."""
+        """Runs ReceiveMessage. Returns the messages and the action's result. ``room`` limits the memory of
+        messages.
+        """
         attribute_names = {*parameters.get("MessageAttributeNames", ())}
         request = Request(
             parameters.get("MaxNumberOfMessages"),

@@ -46,7 +46,7 @@ class FifoShard(Protocol):
 
 
 class _GroupOffsets:
-    """Ascending offsets of a message group, in pieces. ``at`` is the next index in the first piece."""
+    """Ascending offsets of a message group, in pieces. ``at``: index of the next offset in the first piece."""
 
     __slots__ = ("at", "pieces")
 

@@ -112,7 +112,7 @@ def _picked(state: ShardState, command: Claim, allowed: int) -> list[tuple[int, 
 
 
 def _others_first(state: ShardState, picked: Spans, count: int) -> list[tuple[int, int]]:
-    """Replaces messages that have just failed alone, as long as there are others (DLQ-12)."""
+    """Replaces picked messages that have just failed alone by other available messages, if any (DLQ-12)."""
     if state.attributes.fifo or state.by_tenant:
         return list(picked)
     going, waiting, size = list[tuple[int, int]](), list[tuple[int, int]](), 0
