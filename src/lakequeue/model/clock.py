@@ -101,10 +101,8 @@ class Clock(Protocol):
         """Suspends the task until the instant ``until``, or until the event ``wake`` is set."""
 
     def participant(self, *, late: bool = False) -> AbstractContextManager[None]:
-        """Registers the current thread or task. A manual clock advances only while all participants wait.
-
-        Args:
-            late: True to be woken after all other threads that wait for the same instant (HBN-10).
+        """Registers the current thread or task. A manual clock advances only while all participants wait. If
+        ``late``, the participant is woken after all other threads that wait for the same instant (HBN-10).
         """
 
 

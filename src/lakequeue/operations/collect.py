@@ -141,7 +141,6 @@ class Collector:
                 self._changed.notify_all()
 
     def _commit(self) -> int:
-        """Sends the collected messages, and sets the results of their futures. Returns the number of messages."""
         with self._changed:
             taken, self._waiting, self._size = self._waiting, [], 0
             self._wake.clear()

@@ -115,7 +115,7 @@ class CompactionSummary:
 
 
 Passed: TypeAlias = tuple[CompactionSummary, list[StatsRow], Note | None]
-"""Results of a pass: summary, counts of the queue (may be empty), and a note (None if the pass found work)."""
+"""Results of a pass: summary, counts of the queue (maybe empty), note for later passes (None after work)."""
 
 
 @attrs.frozen
@@ -173,8 +173,6 @@ def in_processes(processes: int) -> Deal:
 
 
 def _end_with_parent() -> None:
-    """Ends this process when its parent process ends, for example because it is killed."""
-
     def watch() -> None:
         parent = parent_process()
         assert parent is not None
@@ -185,7 +183,7 @@ def _end_with_parent() -> None:
 
 
 def can_be_dealt(root: Root) -> bool:
-    """True if other processes can compact a root in the same way as this process."""
+    """True if other processes can compact a root: its clock is the system's, and commits do not use Spark."""
     return isinstance(root.clock, SystemClock) and isinstance(root.engine, Engine)
 
 

@@ -221,7 +221,6 @@ class ShardCopies:
         return list(dict.fromkeys(stale))
 
     def _added(self) -> list[Place]:
-        """Reads the queues' rows again. Returns the shards that were added during the copy."""
         living = {row.key: row for row in self._source.rows() if row.deleted_at is None}
         self._keep({key: living[key] for key in self._rows if key in living})
         places = [(row.key, number) for row in self._rows.values() for number in range(row.shards)]

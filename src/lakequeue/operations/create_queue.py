@@ -86,7 +86,7 @@ def _added(root: Root, row: QueueRow, checked: Ids, check: Callable[[], None]) -
     have removed the new tables.
 
     Args:
-        checked: fence of the name at the last ``check``. If the fence has changed, ``check`` is repeated.
+        checked: state of the name in the catalog's log at the last ``check``. If it has changed, checks again.
         check: raises an error if the queue must not be created.
 
     Raises:

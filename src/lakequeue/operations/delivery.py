@@ -241,11 +241,9 @@ class Delivering:
             return counts
 
     def anew(self, parts: Sequence[Sequence[str]] | None = None) -> list[Delivering] | None:
-        """Blocks a refused delivery, and makes a new delivery for each part of its messages (TAB-27). Returns None
-        if the rows had arrived after all; the messages are then deleted.
-
-        Args:
-            parts: the receipt handles of each part; None for a single part.
+        """Blocks a refused delivery, and makes a new delivery for each part of its messages (TAB-27). ``parts``
+        are the receipt handles of each part; None for a single part. Returns None if the rows had arrived after
+        all; the messages are then deleted.
 
         Raises:
             LeaseLost: the lease no longer holds all of these messages.

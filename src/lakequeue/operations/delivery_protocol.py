@@ -48,9 +48,7 @@ class DeliverySnapshot(Protocol):
     def search(self, delivery: DeliveryIdentity) -> tuple[int, str | None] | None: ...
     def append(self, delivery: DeliveryIdentity, rows: Any, merge_schema: bool) -> None: ...
     def block(self, *deliveries: DeliveryIdentity) -> None:
-        """Blocks the rows of these deliveries in one commit. All deliveries must have different application
-        ids.
-        """
+        """Blocks the rows of deliveries, which must have different application ids, in one commit."""
         ...
 
 
@@ -147,10 +145,8 @@ class OpenedDeliveryTable:
     def of(
         cls, table: DeliveryTable, marked: DeliveryMarks, schema: Callable[[], pa.Schema] | None
     ) -> tuple[OpenedDeliveryTable, DeliverySnapshot]:
-        """Opens the delivery table, or creates a missing table. Records the table's id in the ledger (TAB-22).
-
-        Args:
-            schema: returns the schema for a new table. If ``schema`` is None, a missing table is an error.
+        """Opens the delivery table, and records its id in the ledger (TAB-22). Creates a missing table with the
+        schema that the function ``schema`` returns. If ``schema`` is None, a missing table is an error.
 
         Raises:
             TableUnavailable: the table is missing, or has another id.
@@ -195,9 +191,7 @@ def append(
     tried: bool = False,
 ) -> None:
     """Appends the rows of a delivery (TAB-25). On return, the rows are on disk, and the messages can be deleted.
-
-    Args:
-        tried: True if the rows may have been appended before, under the same lease.
+    ``tried`` is True if rows may have been appended before, under the same lease.
 
     Raises:
         RowsRefused: the table does not accept these rows. Block the delivery before another attempt.
@@ -272,10 +266,8 @@ def block_all(table: DeliveryTable, deliveries: Sequence[DeliveryIdentity]) -> N
 
 
 def decide(table: DeliveryTable, marked: DeliveryMarks) -> bool:
-    """Decides a delivery whose receipt has ended (TAB-26). Returns False if an operator must decide.
-
-    Raises:
-        TableUnavailable: the table cannot be reached, so nothing is decided.
+    """Decides a delivery whose receipt has ended (TAB-26). Returns False if an operator must decide. Raises
+    TableUnavailable if nothing was decided, because the table cannot be reached.
     """
     known = marked.table_id()
     if known is None:  # no append begins before the id is recorded, which needs the mark

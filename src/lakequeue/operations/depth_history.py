@@ -81,7 +81,6 @@ class _Past:
         self.begins = [state.begin for state in self._states]
 
     def at(self, instant: int) -> ShardDepth | None:
-        """Returns the depth of the shard at an instant, or None if the ledger of that time is unreadable."""
         index = bisect_right(self.begins, instant) - 1
         if index < 0:
             return None

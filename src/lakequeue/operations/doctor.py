@@ -35,7 +35,7 @@ from lakequeue.storage.reserve import missing, space_of
 CLOCK_SECONDS = 1.0
 """Seconds by which the newest commit may be ahead of this machine's clock without a warning."""
 LARGE_LEDGER = 200_000
-"""Number of runs above which a shard gets a warning, because its ledger is slow."""
+"""Number of runs in a ledger above which the shard gets a warning, because large ledgers are slow."""
 LOST_SHARE = 0.5
 """Number of lost races per commit above which a shard gets a warning."""
 LEAST_COMMITS = 20

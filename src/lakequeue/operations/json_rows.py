@@ -22,7 +22,6 @@ class Bodies:
     base64.
 
     Args:
-        schema: the columns of the rows.
         body: the column with the bodies, or ``*`` for the whole row.
         order_by: a further column to keep.
         has_priorities: True to keep a column of priorities.
@@ -103,7 +102,6 @@ def _readable(column: pa.Array) -> pa.Array:
 
 
 def _object(fields: Sequence[tuple[str, str, pa.DataType]], depth: int) -> str:
-    """Returns the SQL for a JSON object without NULL fields."""
     pairs = [
         f"{_quoted(f'{json.dumps(name, ensure_ascii=False)}:')} || {_text(value, type_, depth)}"
         for name, value, type_ in fields

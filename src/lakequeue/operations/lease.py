@@ -210,7 +210,8 @@ _NONE_KEPT: Mapping[str, str | None] = {}
 
 
 def delete(leased: LeasedMessages, kept: Mapping[str, str | None] = _NONE_KEPT) -> LeaseCounts:
-    """Deletes all messages of the lease except those in ``kept``, which become visible. Returns the counts.
+    """Deletes all messages of the lease except those in ``kept``, which become visible. Returns the numbers of
+    deleted, lost and kept messages.
 
     Args:
         kept: why each kept message failed, or None, by receipt handle or message id.

@@ -114,7 +114,7 @@ class Judge:
     held_from: int
     """Offset of the first held message (INF-9). The end of the log if no message is held."""
     runs: pa.RecordBatch
-    """The runs of the ledger, sorted by offset, including the history."""
+    """The ledger's runs (ranges of messages with one state), sorted by offset, including the history."""
     snapshot: str | None = None
 
     @classmethod

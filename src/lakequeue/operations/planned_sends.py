@@ -71,10 +71,8 @@ def plan(
 
 
 def complete(queue: OpenQueue, send: PlannedSend, written: Sequence[Written]) -> int:
-    """Commits the files of all partitions as one send, exactly once. Returns the number of messages.
-
-    Args:
-        written: results of the partitions, in order.
+    """Commits the files of all partitions as one send, exactly once. ``written`` are the results of the
+    partitions, in order. Returns the number of messages.
 
     Raises:
         InvalidParameterValue, InvalidMessageContents: rows break a rule; nothing was sent.

@@ -65,11 +65,9 @@ def send_each(queue: OpenQueue, sends: Sequence[Send]) -> list[Outcome]:
 
 
 def send_once(queue: OpenQueue, sends: Sequence[tuple[SendEntry, str, int]]) -> list[Outcome | None]:
-    """Sends messages of streams, in one commit per shard. A batch adds nothing if this batch or a later batch of
-    its stream was sent before. Returns an outcome for each message; None if the message was sent before.
-
-    Args:
-        sends: each message with its stream and batch number. The messages of a stream are in order.
+    """Sends messages of streams, in one commit per shard. ``sends`` has each message with its stream and batch
+    number, in the order of the stream. A batch adds nothing if this batch or a later batch of its stream was sent
+    before. Returns an outcome for each message; None if the message was sent before.
 
     Raises:
         QueueServiceError, QueueClientError: no message was sent.

@@ -83,7 +83,7 @@ class VainWait:
     """Value of ``changes`` before the last poll, if it left no messages for other processes; otherwise None."""
     _watched: bool = False
     _left: bool = False
-    """True if the last check trusted the watcher's stamp. If the stamp is too old by now, polls at once."""
+    """True if the last check trusted the watching process. If it can no longer be trusted, polls at once."""
     _longest: int = attrs.field(init=False)
 
     @_longest.default
@@ -131,11 +131,8 @@ def wait_for_more(
     queue: OpenQueue, until: datetime, interrupt: Interrupt, wake: threading.Event, idle: bool
 ) -> Waits[bool]:
     """Waits until there may be messages to claim, until ``until``, or until ``interrupt`` is set. Returns False if
-    there may be messages at once. Returns True after a wait or an interrupt.
-
-    Args:
-        wake: event that is set when there may be messages, and when ``interrupt`` is set.
-        idle: see ``waiting``.
+    there may be messages at once, and True after a wait or an interrupt. The event ``wake`` is set when there may
+    be messages, and when ``interrupt`` is set. For ``idle``, see ``waiting``.
     """
     waited, pause = False, SHORTEST_POLL
     with waiting(queue, wake.set, idle) as waiter:

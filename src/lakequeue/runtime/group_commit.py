@@ -54,11 +54,9 @@ class GroupCommit(Generic[Request, Answer]):
         run: Callable[[Sequence[Request]], Sequence[Answer | BaseException]],
         turn: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """Creates an empty group.
-
-        Args:
-            run: returns an answer for each request, in order. An error of ``run`` is the answer to each request.
-            turn: returns a context in which a batch runs. Requests that arrive while it is entered join the batch.
+        """Creates a group. The function ``run`` returns an answer for each request, in order. An error of ``run``
+        is the answer to each request. ``turn`` returns a context in which a batch runs. Requests that arrive while
+        the context is entered join the batch.
         """
         self._run = run
         self._turn = turn

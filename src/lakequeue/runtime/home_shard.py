@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 ELSEWHERE_EVERY = 16
 """Of this many receives, one starts at another shard than the home. Even one consumer thus serves all shards."""
 _ALONE = 0.125
-"""Amount by which a commit without lost races lowers the strain of the home. A lost race adds 1."""
+"""A lost race adds 1 to the strain of the home. A commit without lost races lowers the strain by this amount."""
 _LEAST, _MOST = 2.0, 64.0
 """The home moves if the strain reaches a limit between these values. If no shard is free, the limit doubles."""
 _QUIET = 64
-"""Number of commits in a row without strain, after which the limit of the strain is ``_LEAST`` again."""
+"""If the home is without strain for this many commits in a row, the limit of the strain is ``_LEAST`` again."""
 _MISSES = 8
 """Number of receives in a row that find messages only in other shards, after which the home moves."""
 
@@ -83,8 +83,8 @@ class HomeShard:
                 self._move((shard + 1) % self._shards)
 
     def consider_moving(self, activity: Callable[[Sequence[int]], Sequence[object]]) -> None:
-        """May move the home if its strain is high. The function ``activity`` gets the numbers of shards, and
-        returns a value for each shard that changes with each commit to the shard.
+        """May move the home if this process often loses races there. The function ``activity`` gets the numbers of
+        shards, and returns a value for each shard that changes with each commit to the shard.
         """
         if not (self._strain or self._seen) or not self._moving.acquire(blocking=False):
             return

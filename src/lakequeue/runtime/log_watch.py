@@ -30,11 +30,11 @@ STAY = 0.25
 RETRY = 0.005
 """Seconds for which a process with running handlers leaves a released lock free for idle processes."""
 SIGN = 0.2
-"""Seconds between two stamps that the watcher writes to the lock's file."""
+"""Seconds between two time stamps that the watching process writes to its lock file."""
 SIGNS = 5
-"""Number of ``SIGN`` intervals between two checks that the lock's file still exists."""
+"""Number of ``SIGN`` intervals between two checks that the watching process's lock file still exists."""
 BLOCKED = 0.4
-"""Seconds within which a woken receive must poll. Otherwise, the watcher leaves the lock to another process."""
+"""Seconds within which a woken receive must poll. Otherwise, this process leaves the watch to another process."""
 OVERFLOW = -1
 """Watch number of the inotify event which says that the system has dropped events."""
 FORGOTTEN = 60.0

@@ -206,12 +206,8 @@ class ShardQueries(ShardTable[Request, Answer]):
 
     def check_clock(self, instant: int, last: int, table: Table) -> Mapping[str, int]:
         """Checks the clock before a commit at ``instant`` (DUR-82). ``last`` is the instant of the shard's last
-        commit.
-
-        A clock that is behind matters, too, because messages would get the send time ``last``.
-
-        Returns:
-            Application ids that the commit must also set.
+        commit. A clock that is behind matters, too, because messages would get the send time ``last``. Returns
+        application ids that the commit must also set.
 
         Raises:
             QueueClientError: the clock is behind, or ahead by more than the shard's longest pause between commits.
