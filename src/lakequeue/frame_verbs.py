@@ -52,7 +52,8 @@ COLUMNS = pa.schema([*LEASE_COLUMNS, *(SCHEMA.field(name) for name in _OF_SQL)])
 """Columns of the data source: the columns of ``Lease.messages``, then further columns of SQL's ``messages``.
 
 A batch read has no receipt handles: ``receipt_handle`` is NULL. Of the further columns, a stream fills only
-``queue``, ``region`` and ``state``. SQL's ``log_offset`` is ``offset`` here. Message attributes have their types.
+``queue``, ``region`` and ``state``. SQL's ``log_offset`` is ``offset`` here. Message attributes have types and
+values; in SQL, message attributes are texts.
 """
 
 _P = ParamSpec("_P")

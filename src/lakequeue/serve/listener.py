@@ -35,8 +35,8 @@ class _Client:
 class Listener:
     """Accepts connections. asyncio is not used, because it shows a connection only after its TLS handshake.
 
-    At a limit, closes the oldest connection without a verified request. Connections that are idle are closed
-    first. The client gets a 503 if its handshake is complete and enough file descriptors are free.
+    At a limit, closes the oldest idle connection without a verified request; if none is idle, the oldest of all
+    such connections. Its client gets a 503 if the handshake is complete and enough file descriptors are free.
 
     Args:
         connect: makes the protocol of a connection.

@@ -73,8 +73,9 @@ class QueueReader(datasource.DataSourceReader):
 class StreamLeases:
     """Receives from a queue, in a Python process next to the driver. A micro-batch is a lease.
 
-    Spark asks for the next offset only after it has committed the last batch. So ``latest_offset`` deletes the
-    lease of the last batch: Spark calls ``commit`` only with the next batch, maybe hours later.
+    Spark asks for the next offset only after its checkpoint says that the last batch is done. Therefore,
+    ``latest_offset`` deletes the lease of the last batch. ``commit`` would be late: Spark calls it with the next
+    batch, maybe hours later.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:

@@ -328,9 +328,7 @@ class Actions:
     async def receive(
         self, queue: Queue, parameters: Structure, interrupt: Interrupt, room: Room | None = None
     ) -> tuple[list[Message], Structure]:
-        """Runs ReceiveMessage. Returns the messages and the action's result. ``room`` limits the memory of
-        messages.
-        """
+        """Runs ReceiveMessage. Returns the messages and the action's result. ``room`` limits their memory."""
         attribute_names = {*parameters.get("MessageAttributeNames", ())}
         request = Request(
             parameters.get("MaxNumberOfMessages"),
