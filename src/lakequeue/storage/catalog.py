@@ -145,7 +145,7 @@ class Catalog:
         return transact(self._open(), lambda _: decide(), busy=busy).value
 
     def put(self, rows: Sequence[QueueRow], fence: Ids, value: _T) -> Change[_T]:
-        """Returns a change that writes ``rows`` and has the value ``value``. ``fence`` comes from ``fence()``."""
+        """Returns a change that writes ``rows``, with the value ``value`` and a fence that ``fence`` returned."""
         return self._merge(rows, fence, "put", value)
 
     def remove(self, row: QueueRow) -> Change[None]:
@@ -301,7 +301,7 @@ def rows_of(table: TableVersion, root: str) -> list[QueueRow]:
 
 
 def rows_by_file(parts: Sequence[pa.Table], root: str) -> list[list[QueueRow]]:
-    """Returns each file's rows. Raises DamagedTable, or QueueClientError if they have another layout version."""
+    """Returns each file's rows. Raises DamagedTable, or QueueClientError for rows of another layout version."""
     # Checked before the rest is read, because another layout may lack columns.
     versions = {version for part in parts for version in part["layout_version"].to_pylist()}
     for version in versions - {layout.LAYOUT_VERSION}:

@@ -45,8 +45,9 @@ def file_below(name: object, *, encoded: bool = False) -> str:
 
 
 def queue_folder(key: object, region: object, name: object) -> str:
-    """Checks a queue's key, which is also the name of its directory, and returns it. Raises Misplaced if the key
-    belongs to another region or queue name.
+    """Returns a queue's key, which is also the name of its directory.
+
+    Raises Misplaced if the key is invalid, or belongs to another region or queue name.
     """
     if isinstance(key, str) and isinstance(region, str) and isinstance(name, str):
         expected, _, incarnation = key.partition("-")

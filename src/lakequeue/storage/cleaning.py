@@ -198,7 +198,8 @@ def sweep(table: Table, retention: layout.Retention) -> Freed:
 def free(table: Table, seconds: float) -> Freed:
     """Removes local files and log entries that were not needed in the last ``seconds`` (DUR-65).
 
-    A lease, DataFrame or view that was opened earlier may miss files. Open it again. Raises LockHeld.
+    A lease, DataFrame or view that was opened earlier may then lack files, and must be opened again. Raises
+    LockHeld.
     """
     with table.folder.pinned() as folder, committing(table.path, exclusive=True, patience=PATIENCE):
         table.checkpoint()

@@ -141,12 +141,12 @@ class Listing:
 
     @property
     def readable_from(self) -> int:
-        """Lowest version that can be loaded: 0, or a version with a checkpoint and its entry."""
+        """Lowest version that can be loaded: 0, or a version that has a checkpoint and an entry."""
         return min({0, *self.checkpoints} & self.entries.keys())
 
     @property
     def gap(self) -> int:
-        """First version after the oldest entry that has no entry. ``LAST_VERSION`` if the log is empty."""
+        """First version without an entry, after the oldest entry. ``LAST_VERSION`` if the log is empty."""
         oldest = min(self.entries, default=LAST_VERSION)
         return next(version for version in count(oldest) if version not in self.entries)
 

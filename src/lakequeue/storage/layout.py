@@ -76,7 +76,7 @@ ADDED = {"first_received_at", "dead_letter_note", "moved_at", "emptied", "only_f
 
 
 def message_rows(rows: pa.Table) -> pa.Table:
-    """Returns the columns of a ``messages`` file, in the file's order and with the file's types."""
+    """Returns rows with the columns that a file of ``messages`` has, in the same order and with the same types."""
     file = FILES["messages"]
     return rows if rows.schema.equals(file) else rows.select(file.names).cast(file)
 
@@ -332,8 +332,8 @@ FORGOTTEN_ID = "forgotten"
 EMPTYING_ID = "emptying"
 """Application id on ``messages``. Its version is a random number, which identifies the last removal of bodies."""
 ATTRIBUTES_ID = "attributes"
-"""Application id on ``messages``. Its version is that of the queue's attributes, by which senders must
-validate.
+"""Application id on ``messages``. Its version is the version of the queue's attributes. Senders must validate
+messages by this version of the attributes.
 """
 PAUSE_ID = "pause"
 """Application id on ``messages`` and ``receipts``. Its version is the longest pause between two commits in
@@ -347,7 +347,7 @@ TURN_ID = "turn"
 
 
 def stats_id(key: str) -> str:
-    """Returns an application id on ``stats``. Its version is the queue's last minute, in minutes since 1970."""
+    """Returns an application id on ``stats``. Its version is the minute since 1970 of the queue's last row."""
     return f"stats-{key}"
 
 

@@ -131,7 +131,7 @@ class Ledger:
         return self._head(rows.slice(0, 1)), rows
 
     def forgotten(self, log: Callable[[], ShardLog]) -> ForgottenMessages:
-        """Returns the messages that no row of the loaded snapshot names. ``log`` must return the newest log.
+        """Returns the forgotten messages, which no row of the snapshot names. ``log`` must return the newest log.
 
         Raises:
             DamagedTable: rows contradict each other or are missing, or the log lacks messages.

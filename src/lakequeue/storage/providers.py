@@ -18,15 +18,15 @@ class Provider:
     also: tuple[str, ...] = ()
     """Other names that users may give for the scheme."""
     has_container: bool = False
-    """True if URIs have the form ``container@account``. Other stores may have a secret before the ``@``."""
+    """True if URIs have the form ``container@account``. For other stores, a secret may precede the ``@``."""
     credentials: tuple[str, ...] = ()
     """Options that give credentials. If none is set, the metadata service of the machine gives credentials."""
     hadoop: str = ""
-    """Hadoop module that Spark loads for this kind of store. Empty if Spark reaches the store otherwise."""
+    """Hadoop module that Spark loads for this kind of store. Empty if Spark needs no module."""
     hadoop_scheme: str = ""
     """Scheme of a root's URI for Spark."""
     connector: str = ""
-    """Connector for Spark if Hadoop is older than 3.5, whose releases lack the module ``hadoop``."""
+    """Connector that Spark loads with Hadoop before 3.5, which lacks the module ``hadoop``."""
     sdk: tuple[str, ...] = ()
     """Further packages that the Hadoop module needs."""
     sdk_releases: Mapping[str, str] = attrs.field(factory=dict)

@@ -122,7 +122,7 @@ class Snapshot(TableState):
         self.mark: Mark = ()
         """Identity of the file of this version's log entry."""
         self.was_copied = False
-        """True if an entry's file was replaced by a copy. Then the root's other tables must be checked too."""
+        """True if an entry's file was replaced by a copy, so that the root's other tables must be checked, too."""
         self.checkpoint_every = 100
         """Number of commits between two checkpoints."""
         self.confirmed_at = time.time()
@@ -339,7 +339,7 @@ class Snapshot(TableState):
             self._learned[version] = entry
 
     def advance(self) -> None:
-        """Applies the stored entries that follow this version. Sends no request to storage."""
+        """Applies the entries that ``learn`` has stored and that follow this version. Sends no request."""
         while (entry := self._learned.get(self.version + 1)) is not None and entry.follows == self.mark:
             self.apply(self._learned.pop(self.version + 1))
         if self._learned:

@@ -159,7 +159,7 @@ def was_repeated(error: BaseException) -> bool:
 
 
 def unanswered_version(error: BaseException, next_version: int) -> int | None:
-    """Returns the version that the store may still create after a failed commit. None if it cannot create any."""
+    """Returns the version that a store may still create after a failed commit, or None if it cannot."""
     text = _COLOURS.sub("", str(error))
     tried = _TRIED.search(text)
     if tried is None or tried[1] not in ("PUT", "POST"):

@@ -25,7 +25,9 @@ from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import NO_CREDENTIALS, first_line
 
 DURABILITY = "LAKEQUEUE_DURABILITY"
-"""Environment variable. With ``power``, sent messages survive a power cut; with ``process``, only a crash."""
+"""Environment variable. With ``power``, acknowledged messages survive a power cut. With ``process``, they survive
+only a crash of the process.
+"""
 NETWORK_FILE_SYSTEM = "LAKEQUEUE_NETWORK_FILE_SYSTEM"
 """Environment variable that allows roots on network file systems if its value is 1."""
 CHECKS = "checks"
@@ -123,7 +125,7 @@ class Store:
         self.syncs = (durability or os.environ.get(DURABILITY)) != "process"
         """True if local data must be on the disk before a call returns."""
         self.restored = set[str]()
-        """Paths of tables in which a restore left old entries. This process removes these entries."""
+        """Paths of tables in which a restore left old entries, which this process removes."""
 
     def __repr__(self) -> str:
         return f"Store({self.root!r})"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TableVersion:
-    """A version of a table. This class stays at its version; its subclass ``Table`` can load newer versions."""
+    """A version of a table. An object keeps its version. The subclass ``Table`` can load newer versions."""
 
     def __init__(self, folder: Folder, state: TableState) -> None:
         self.folder = folder
@@ -38,7 +38,7 @@ class TableVersion:
         return self.state.version
 
     def transaction(self, app_id: str) -> int:
-        """Returns the last committed version of an application id, or 0 if none was committed."""
+        """Returns the last committed version of an application id, or 0 if no version was committed."""
         return self.state.transactions.get(app_id, 0)
 
     def files(self) -> list[LiveFile]:
@@ -86,7 +86,7 @@ class TableVersion:
             raise
 
     def check_history(self) -> None:
-        """Overridden by ``Table``, which raises ReplacedLog if the log was replaced. Otherwise does nothing."""
+        """Does nothing here. ``Table`` overrides this method, and raises ReplacedLog if the log was replaced."""
 
     def lost(self, file: LiveFile) -> Exception:
         """Returns the error for a missing file of this version."""

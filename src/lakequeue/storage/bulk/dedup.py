@@ -67,7 +67,7 @@ class Duplicates:
         self._written: dict[str, tuple[Mask, DataFile]] = {}
 
     def check(self, table: Table, now: int) -> bool:
-        """Reads the messages sent since the last call. Returns True if the last result of ``files`` is right."""
+        """Reads messages sent since the last call. Returns True if the last result of ``files`` still holds."""
         instant = opened_at(table, now)
         self._follow(table, instant - WINDOW)
         sent = self._sent.filter(pc.greater(self._sent["sent_at"], instant - WINDOW))

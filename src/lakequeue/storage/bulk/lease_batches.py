@@ -37,7 +37,7 @@ SEQUENCE_NUMBER = """
 MAX_PREDICATES = 64
 """Maximum number of ranges in a Spark filter, because more ranges would make Spark's planner slow."""
 _BUCKET = 8
-"""Spark joins messages with ranges by the message's position, divided by two to the power of this number."""
+"""Spark joins messages with ranges of positions by a key: the position divided by 2 ** ``_BUCKET``."""
 _COLUMNS = (
     *("position", "message_id", "body", "sent_at", "message_attributes", "group_id", "delay_seconds"),
     *("dedup_id", "first_sent_at"),
@@ -63,7 +63,7 @@ class LeasePlace(NamedTuple):
 
 @attrs.frozen
 class LeaseColumns:
-    """Values for a lease's receipt handles. ``lease_key`` is valid for one lease, as Spark's plans may show it."""
+    """Values for receipt handles. ``lease_key`` is valid for one lease only, because Spark's plans may show it."""
 
     key: str
     lease_id: str

@@ -137,9 +137,7 @@ class RowRules:
         return "; ".join(rule.describe(broken[rule.name]) for rule in self.of(given) if broken.get(rule.name))
 
     def refuse(self, given: Collection[str], broken: Mapping[str, int]) -> None:
-        """Raises InvalidParameterValue for broken rules, or InvalidMessageContents for nothing but wrong
-        characters.
-        """
+        """Raises InvalidParameterValue for broken rules. If only characters are wrong: InvalidMessageContents."""
         rules = [rule for rule in self.of(given) if broken.get(rule.name)]
         if rules:
             error = rules[0].error if len(rules) == 1 else InvalidParameterValue

@@ -21,7 +21,7 @@ from lakequeue.storage.engines.file_lock import FileLock, Held, table_id
 from lakequeue.storage.roots import local_path
 
 STOPPED = 0.25
-"""Seconds without a sign of life from the process in turn, after which others commit without a turn."""
+"""If the process in turn shows no sign of life for this number of seconds, others commit without a turn."""
 FRESH = 0.05
 """Minimum seconds between two signs of life, because each sign is a write to the disk."""
 LONGEST = 5.0

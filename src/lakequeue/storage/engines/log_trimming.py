@@ -85,7 +85,7 @@ LOG_ENTRIES = 200
 READING = 15.0
 """Seconds for which an entry is kept in any case, because a reader may have listed it just now."""
 _LOG_FILE = re.compile(r"\.?(\d{20})\.(json|checkpoint(\..+)?\.(parquet|json)|crc)(\.crc)?$")
-"""Pattern for the files of a version that any Delta writer leaves in a log."""
+"""Pattern for the names of the files that a Delta writer may leave in a log for a version."""
 _log = logging.getLogger("lakequeue")
 
 

@@ -42,7 +42,7 @@ class SparkTable(Table):
         self._session = new_session(spark)
         self._log = SparkDeltaLog(self._session, self._uri)
         self._delta = self._log.update()
-        """Delta's snapshot for the next commit. Not newer than ``version``, so that Delta checks later commits."""
+        """Delta's snapshot for the next commit. Not newer than ``version``, so Delta checks all commits since."""
         super().__init__(store, path)
         self._partitions = self.state.partitions
         schema = json.loads(self.state.metadata["schemaString"])

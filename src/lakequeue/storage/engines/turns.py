@@ -111,7 +111,7 @@ class StoreTurns(Turns):
         """Number of this process's next commits before which it must pause, once per commit."""
 
     def _begin(self, table: Table | None, later: bool) -> bool:
-        """Pauses if due and if this process has committed since its last pause. Returns True after a pause."""
+        """Pauses if a pause is due, and if a commit followed the last pause. Returns True after a pause."""
         if table is None:
             return False
         asked, known = table.transaction(layout.TURN_ID), self._asked

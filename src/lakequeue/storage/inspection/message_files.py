@@ -42,7 +42,7 @@ class FoundFile:
     named: bool = True
     """False if the file was found in the directory only, and no readable log entry names it."""
     sent: Range | None = None
-    """Send times of the file's first message and newest message, in microseconds. None if unknown."""
+    """Send time of the first message, and latest send time of the file, in microseconds. None if unknown."""
     doubt: str | None = None
     """Text that says how rows and log statistics differ, where either may be right. None if they agree."""
     disorder: str | None = None

@@ -204,7 +204,7 @@ class Appender:
 
     @property
     def stages(self) -> bool:
-        """True if the next send is staged. Never on disks without fsync, where a power cut may tear files."""
+        """True if the next send is staged. False on disks without fsync, where a power cut may tear files."""
         folder = self.table.folder
         return self._to_stage > 0 and (folder.local is None or folder.syncs) and not self.table.commits_alone
 

@@ -65,7 +65,7 @@ class BodyCache:
                 table.folder.for_each(lambda each: self._fetch(table, log, *each), missing)
 
     def _missing(self, log: ShardLog, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Returns ranges that are not cached, at most one for each file, and at most a quarter of the budget."""
+        """Returns uncached ranges: at most one for each file, in total at most a quarter of the memory budget."""
         found: dict[int, tuple[int, int]] = {}
         size = 0
         for first, last in spans:
@@ -82,7 +82,7 @@ class BodyCache:
             self._lineage = table.lineage
 
     def rows(self, table: Table, log: ShardLog, first: int, last: int) -> pa.Table | None:
-        """Returns some messages from ``first`` to at most ``last``. None if the log no longer has ``first``."""
+        """Returns messages from ``first`` on, up to ``last`` or fewer. None if the log no longer has ``first``."""
         self._follow(table)
         found = self._known(first)
         if found is None:

@@ -17,7 +17,7 @@ Integers = npt.NDArray[np.int64]
 _CLEARED = ("body", "message_attributes", "group_id", "dedup_id", "sender_id", "trace_header", "send_id")
 """Columns that are cleared for a forgotten message. Ids, instants and data of dead letters are kept."""
 _ERASED = (*_CLEARED, "dead_letter_note")
-"""Columns that are cleared for an erased message. The body becomes an empty text, the others become NULL."""
+"""Columns that are cleared for an erased message. The body becomes an empty text, other columns become NULL."""
 _COUNTING = {"group_id", "dedup_id"}
 """Columns that are kept while they are needed to refuse a send with the same deduplication id."""
 
@@ -31,7 +31,7 @@ class ForgottenMessages:
     """Offset before which all messages were received. Later messages are not forgotten."""
     firsts: Integers
     lasts: Integers
-    """Last offset of each run, sorted. ``firsts`` has the first offset. Runs of the history are included."""
+    """Last offset of each run, sorted. ``firsts`` has the first offsets. Runs of the history are included."""
 
     def count(self, first: int, last: int) -> int:
         """Returns the number of forgotten messages in a range of offsets."""

@@ -149,7 +149,7 @@ def put_in_order(table: Table, first: int, last: int) -> None:
 
 @attrs.frozen
 class _LogSegments:
-    """Segments of a snapshot of the log, and the versions that must not change until they are replaced."""
+    """Segments of a log's snapshot, and the versions that must not change until the segments are replaced."""
 
     segments: list[SegmentFiles]
     """The closed segments."""

@@ -65,7 +65,7 @@ def more_than_fit(path: str, missing: Sequence[Range]) -> str | None:
 def log_step(
     engine: Engine, found: FoundShard, missing: Sequence[Range], end: int, version: int
 ) -> RepairStep | None:
-    """Returns a step after which each offset has one row. Lost messages get empty rows. None if not needed."""
+    """Returns a step after which each offset has one row. Lost messages get empty rows. None if all is well."""
     assert found.state is not None
     kept, twice = kept_files(found.files), found.displaced
     paths = {each.file.path for each in kept}
@@ -191,7 +191,7 @@ def _rows(
 def _segment_at(
     folder: Folder, before: FoundFile | None, after: FoundFile | None, first: int, clock: int
 ) -> NeighbourSegment:
-    """Returns the segment that a lost message at offset ``first`` gets, from the file before or after."""
+    """Returns the segment for a lost message at offset ``first``, from the file before or after the message."""
     if before is not None:
         file = before.file
         opened = to_micros(file.partition["opened_at"])
