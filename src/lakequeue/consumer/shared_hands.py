@@ -51,9 +51,7 @@ class SharedHands:
         self.totals = Totals(controls.concurrency)
         self.lock = threading.RLock()
         self._least = 0.0
-        """The highest ``Pool.taken`` of a queue at the moment when the queue was chosen. A queue that was empty
-        continues near this value.
-        """
+        """Highest ``Pool.taken`` of all chosen queues so far. Queues that were empty begin near this value."""
         self.receiving: dict[Pool, Any] = {}
         self.heartbeats = WaitingThreads(clock, MOST_THREADS, "lakequeue heartbeat", late=True)
         self.hands: Threads | Tasks

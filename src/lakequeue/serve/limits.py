@@ -210,7 +210,7 @@ class CountedAnswers:
         await self._turn(self._waiting, answer, (answer, size))
 
     async def begin(self, answer: CountedAnswer) -> None:
-        """Waits while too many of the access key's receives wait for memory. Raises the errors of ``wait``."""
+        """Waits while ``MAX_CLAIMED`` receives of the key wait for memory. Raises the errors of ``wait``."""
         if len(self._waiting) >= MAX_CLAIMED and self._claimed()[answer.key] >= MAX_CLAIMED:
             await self._turn(self._to_claim, answer, answer)
 

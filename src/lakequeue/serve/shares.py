@@ -30,8 +30,8 @@ class Holder:
 
 
 class Shares:
-    """Counts connections with a verified request, in total, by key and by address. ``limit`` is the number of all
-    connections, of which a key or address gets only a share. Addresses in ``proxies`` have no limit of their own.
+    """Counts connections with a verified request, in total, by key and by address. A key or address gets only a
+    share of ``limit``, the maximum number of connections. Addresses in ``proxies`` have no limit of their own.
     """
 
     def __init__(self, limit: int, proxies: Container[str] = ()) -> None:

@@ -62,7 +62,7 @@ def marks(state: ShardState) -> list[Mark]:
 
 
 def undecided(state: ShardState) -> list[Undecided]:
-    """Returns the marks of undecided deliveries, whose receipts have ended (TAB-5). The earliest comes first."""
+    """Returns the undecided deliveries, whose receipts have ended (TAB-5). The first that ended comes first."""
     found: dict[Mark, Undecided] = {}
     for span in state.undecided:
         for run in state.runs.pieces(*span):
