@@ -15,7 +15,7 @@ _log = logging.getLogger("lakequeue")
 
 
 class OffLoop(Protocol):
-    """Runs work in a thread, off the event loop. If the caller is cancelled, passes the result to ``undo``."""
+    """Runs work in a thread, off the event loop. If the caller is cancelled, calls ``undo`` with the result."""
 
     async def __call__(
         self, work: Callable[[], _Result], undo: Callable[[_Result], object] | None = None

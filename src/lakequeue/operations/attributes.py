@@ -74,8 +74,7 @@ def read(queue: OpenQueue, names: Sequence[str], wire: bool) -> dict[str, Any]:
 
 def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, Any]]) -> None:
     """Changes attributes in the catalog, then in each shard (QUE-25). The function ``changes`` gets the newest
-    attributes, and returns the new values by name. It is called again if another process has changed the queue's
-    row.
+    attributes, and returns the new values by name. After a lost race, calls ``changes`` again.
     """
     with queue.service("set_attributes"):
         queue.root.check_clock(queue.name)

@@ -184,7 +184,9 @@ def _apply(
     states: Collection[MessageState],
     command: Callable[[Spans], Discard | MakeVisible],
 ) -> ChosenCounts:
-    """Applies a command to the chosen messages. Counts those in ``states`` as changed, the rest as not changed."""
+    """Applies a command to the chosen messages. The command changes only messages in ``states``. Returns how many
+    messages were changed, not changed (by state), and not found.
+    """
     wanted = pa.array(sorted(set(message_ids)), pa.string())
     found = done = 0
     stayed: Counter[MessageState] = Counter()

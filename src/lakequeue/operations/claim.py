@@ -56,7 +56,7 @@ class ClaimPlan:
     steps: Steps = attrs.field(factory=lambda: Steps("the receive"))
     """Counts commits that move dead letters. If the receive fails after such a commit, its outcome is unknown."""
     left_nothing: bool = attrs.field(default=False, init=False)
-    """True if the claim found no message in any shard, so that another process would find none, either."""
+    """True if the claim found no message in any shard. Another process would then find no message, either."""
     _parts: list[ClaimedPart] = attrs.field(factory=list, init=False)
     _taken: int = attrs.field(default=0, init=False)
     _free: int | None = attrs.field(default=None, init=False)

@@ -88,7 +88,7 @@ class Collector:
                 self._changed.wait_for(lambda: not self.full)
 
     def add(self, entry: SendEntry, at: datetime | None) -> Sent:
-        """Adds a copy of a message, visible from ``at`` on. Waits while the buffer is full. Returns the future."""
+        """Adds a copy of a message, visible from ``at`` on. Waits while the buffer is full. Returns a future."""
         queue = self._queue()
         clock = queue.root.clock
         with self._changed:

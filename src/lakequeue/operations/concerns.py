@@ -333,9 +333,7 @@ def _look(process: ConsumerProcess) -> Remedy:
 
 
 def _end(process: ConsumerProcess) -> Remedy:
-    """Returns the command that ends a process. `lakequeue consume` may need its drain timeout, 30 seconds, to
-    end.
-    """
+    """Returns the command that ends a process. `lakequeue consume` may need its drain timeout, 30 s, to end."""
     ends = f"on {process.host} ends it"
     if process.dumps:
         ends += " within 30s, unless --drain-timeout is longer, and hands its messages back; kill -9 if it stays"

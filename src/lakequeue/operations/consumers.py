@@ -89,7 +89,7 @@ def all_consumers(
 
 
 def running_consumers(root: Root) -> Running:
-    """Returns the last reports of running and killed consumers, or an empty result if unreadable."""
+    """Returns the last reports of running and killed consumers. Empty if the reports cannot be read."""
     found: dict[str, list[ConsumerFile]] = {}
     try:
         with root.storage_errors():

@@ -221,7 +221,7 @@ class Delivering:
             return marked.delivery, snapshot.handle
 
     def delivered(self) -> LeaseCounts:
-        """Deletes the messages if the commit of the delivery arrived. Raises QueueClientError or LeaseLost."""
+        """Deletes the messages if the table has the delivery's commit. Raises QueueClientError or LeaseLost."""
         with self.queue.service("delivered") as call:
             marked = self._marked()
             opened, _ = self._open(marked, None)

@@ -141,7 +141,7 @@ def _depth(shard: OpenShard, now: int) -> ShardDepth:
 
 
 def of_each_shard(queue: OpenQueue, call: Callable[[OpenShard], _T]) -> list[_T]:
-    """Returns the results of ``call`` for all shards. Runs several calls concurrently."""
+    """Returns the results of the function ``call`` for all shards. Makes several calls concurrently."""
     first = call(queue.shards[0])  # it learns of shards that were added
     return [first, *concurrently(call, queue.shards[1:])]
 
@@ -171,7 +171,7 @@ def depths(queues: Sequence[OpenQueue]) -> Iterator[Depth | LakeQueueError]:
 
 
 def or_errors(read: Callable[[OpenQueue], _T], queues: Sequence[OpenQueue]) -> Iterator[_T | LakeQueueError]:
-    """Yields the result of ``read`` for each queue, or the error, in order. Runs several calls concurrently."""
+    """Yields for each queue, in order, the result of ``read`` or its error. Runs several calls concurrently."""
 
     def answered(queue: OpenQueue) -> _T | LakeQueueError:
         try:

@@ -68,7 +68,7 @@ class RootHealth:
     shards: list[ShardHealth] = attrs.field(factory=list)
     """Shards of all queues. The shard with the largest ledger comes first."""
     unreadable: list[str] = attrs.field(factory=list)
-    """A text for each queue, statistics or schedules that cannot be read, unless ``findings`` has the damage."""
+    """Texts about queues, statistics and schedules that cannot be read, unless ``findings`` has the damage."""
     letterless: list[str] = attrs.field(factory=list)
     """Names of queues whose dead-letter queue does not exist, or whose dead-letter queue is the queue itself."""
 

@@ -60,7 +60,7 @@ class JudgedShard:
     sent_before: Sequence[int | None]
     """For each file, an instant (microseconds) before which all its messages were sent. None if unknown."""
     outdated: bool
-    """True if newer commits may have removed bodies of messages that this ledger has; see ``emptied_rows``."""
+    """True if newer commits may have removed bodies of messages in this ledger snapshot; see ``emptied_rows``."""
 
     @classmethod
     def load(

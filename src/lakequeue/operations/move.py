@@ -215,7 +215,7 @@ def _targets(
     only: Destination | None,
     check: Callable[[str], object],
 ) -> dict[Destination, list[int]]:
-    """Returns offsets to redrive by destination. Without ``only``, each message goes to its source queue."""
+    """Returns, by destination, the offsets to redrive. Without ``only``, each message goes to its source queue."""
     rows = range(len(batch.offsets)) if predicate is None else predicate.select(batch.table(predicate.columns))
     # messages that were redriven stay here
     dead_letters = pc.is_valid(batch.rows["source_receive_count"])

@@ -10,7 +10,7 @@ from typing import TypeVar
 from lakequeue.model.thread_pools import ThreadPool
 
 CONCURRENT = 8
-"""Maximum number of concurrent calls. Also the maximum number of results that wait to be read."""
+"""Maximum number of concurrent calls, and of results that wait to be read."""
 
 _T = TypeVar("_T")
 _U = TypeVar("_U")

@@ -19,7 +19,7 @@ from lakequeue.runtime.open_queue import OpenQueue
 FIRST, INTERVAL = timedelta(seconds=1), timedelta(seconds=60)
 """A run first reports after ``FIRST``, then every ``INTERVAL``. A run shorter than ``FIRST`` never reports."""
 _LONGEST_END = 5.0
-"""Maximum seconds that the end of a run waits until its file is removed, because storage may fail."""
+"""Maximum seconds that the end of a run waits for the removal of its file, because storage may fail."""
 
 _log = logging.getLogger("lakequeue")
 

@@ -103,7 +103,7 @@ class _Poll:
     wanted: Claim
     """The claim to make. Each poll replaces its lease id by a new one."""
     deadline: Callable[[], int]
-    """Returns when the wait ends, in microseconds. Called after each poll, because attributes may change."""
+    """Function that returns when the wait ends, in microseconds. Called after each poll: attributes may change."""
     refuse_late: bool
     """True if a receive raises OverLimit at the in-flight limit even after it has waited (INF-7)."""
     request: Request
@@ -297,7 +297,7 @@ class _Polls:
         return _Claimed(queue, lease_id, *plan.run(), left_nothing=plan.left_nothing)
 
     def read(self, claimed: _Claimed) -> _Received | datetime:
-        """Reads claimed messages. If there are none, returns when to poll next, or raises OverLimit (INF-7)."""
+        """Reads claimed messages. Without messages, returns when to poll next, or raises OverLimit (INF-7)."""
         queue, waiter = self._queue, self._waiter
         messages = read(queue, claimed.parts, self._poll.request.attribute_names, claimed.lease_id)
         if waiter is not None:

@@ -129,7 +129,7 @@ class _TableRelay:
         return last_version(self._queue, self._app_id)
 
     def _start(self, done: int) -> int | None:
-        """Returns the version that ``start`` names; None if it is "now" and the relay has begun."""
+        """Returns the version that ``start`` names; None if ``start`` is "now" and the relay has begun."""
         start, newest = self._wanted.start, self._newest
         if isinstance(start, datetime):
             start = self._source.version_at(start, newest)

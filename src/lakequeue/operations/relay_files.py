@@ -39,7 +39,7 @@ class Pattern:
 
     @classmethod
     def of(cls, text: str) -> Pattern:
-        """Parses a pattern. Raises InvalidParameterValue for other wildcards, or if the pattern names no files."""
+        """Parses a pattern. Raises InvalidParameterValue for unknown wildcards, or if no files are named."""
         fixed, _, rest = text.partition("*")
         base, _, name = fixed.rpartition("/")
         if re.search(r"[?\[\]]", text):
@@ -50,7 +50,7 @@ class Pattern:
         return cls(root_of(base or ("/" if text.startswith("/") else ".")), f"{name}{wildcard}{rest}")
 
     def matches(self) -> Callable[[str], object]:
-        """Returns a function that is true for a matching path, relative to ``base``."""
+        """Returns a function that gets a path relative to ``base``. Its result is true if the path matches."""
         parts = []
         for part in self.rest.split("/"):
             names = "[^/]*".join(map(re.escape, part.split("*")))

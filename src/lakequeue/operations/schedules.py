@@ -88,7 +88,7 @@ class OpenSchedules:
         return self._found(rows, wanted.name)
 
     def change(self, name: str, change: Callable[[Schedule], Schedule | None]) -> None:
-        """Replaces a schedule by the result of ``change``. If the result is None, removes the schedule."""
+        """Replaces a schedule by the result of the function ``change``. If this is None, removes the schedule."""
 
         def changed(rows: Sequence[Schedule]) -> dict[str, Schedule | None]:
             row = self._found(rows, name)

@@ -76,7 +76,7 @@ def send_dataframe(queue: OpenQueue, df: DataFrame, send: BulkSend) -> SentRows:
 def bad_rows_of(
     queue: OpenQueue, on_bad_row: OnBadRow, table: str | None, verb: str = "send_dataframe"
 ) -> BadRows | None:
-    """Returns what to do with bad rows. Returns None if a bad row ends the send. Raises InvalidOptions."""
+    """Returns how bad rows are dropped or diverted; None if a bad row ends the send. Raises InvalidOptions."""
     problems = option_problems(on_bad_row, table)
     if problems:
         raise InvalidOptions(problems)

@@ -58,7 +58,7 @@ class Settling:
 
     Args:
         failures: why the handler failed, by receipt handle. The reason is stored with the message.
-        deletes: True to delete messages without a timeout. False to refuse their receipts (VIS-10).
+        deletes: True to delete messages for which no timeout is given. False to refuse these receipts (VIS-10).
 
     Attributes:
         waiting: indexes and commands that were not committed yet, by shard.

@@ -43,7 +43,7 @@ def waiting(queue: OpenQueue, wake: Callable[[], None], idle: bool | None = None
 
 
 def is_drained(queue: OpenQueue) -> bool:
-    """True if the state in memory shows that a claim would find nothing. False if it does not show this."""
+    """True if the state in memory shows that a claim would find nothing. If False, a claim may find messages."""
     now = queue.now()
     with suppress(Exception):  # a claim reports what fails
         return all(_folder(queue).for_each(lambda shard: shard.ledger.is_drained(now), queue.shards))

@@ -269,7 +269,7 @@ class Root:
             return self.catalog.live(place.region, place.name)
 
     def update(self, row: QueueRow, change: Callable[[QueueRow], QueueRow]) -> QueueRow:
-        """Applies ``change`` to a queue's newest row. Returns the changed row. Raises QueueDoesNotExist."""
+        """Applies the function ``change`` to the newest row. Returns the changed row. Raises QueueDoesNotExist."""
 
         def changed() -> Change[QueueRow]:
             newest = self.catalog.incarnation(row.key)
@@ -292,7 +292,7 @@ class Root:
             self.catalog.transact(removed, _BUSY)
 
     def put_rows(self, made: Callable[[], list[QueueRow]]) -> list[QueueRow]:
-        """Writes the rows that ``made`` returns, in one commit. Calls ``made`` again after a lost race."""
+        """Writes the rows of the function ``made`` in one commit. Calls ``made`` again after a lost race."""
 
         def put() -> Decision[list[QueueRow]]:
             rows = made()
