@@ -66,6 +66,25 @@ def test_the_sender_of_the_oldest_file_commits(
 
 
 @pytest.mark.spec("DUR-25")
+@pytest.mark.parametrize("again", [0, 1])
+def test_after_an_entry_the_next_one_is_awaited_without_lists(
+    store: Counted, lq: LakeQueue, monkeypatch: pytest.MonkeyPatch, again: int
+) -> None:
+    """The sender of an older file lists once it has read the entry. If the next entry has no file, list again."""
+    here, there = pair_of(lq)
+    abandoned(there, "dead")
+    plain = another(here).queue("orders")
+    plain.send("0")
+    stages(here)
+    appender_of(here).refresh()
+    at(monkeypatch, storage_requests, "look_and_list", lambda: plain.send("1"))
+    at(monkeypatch, storage_requests, "pause", lambda: plain.send("2"), times=again)
+    asked = requests(store, lambda: here.send("a"))
+    assert asked["LIST"] == 1 + again, asked
+    assert bodies(there) == sorted(["0", "1", *["2"] * again, "a", "dead"])
+
+
+@pytest.mark.spec("DUR-25")
 def test_segments_are_merged_beside_sends_that_others_may_commit(
     lq: LakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
