@@ -292,8 +292,8 @@ class LakeQueue(RootProperties):
 
         Args:
             now: aware instant of the states. None means ``as_of`` if given, else the time of each query.
-            as_of: aware instant at which the views show the tables. Tables keep old versions for ten minutes, and
-                busy shards for 200 commits. Only ``stats`` reaches further back.
+            as_of: aware instant at which the views show the tables. Most tables keep the versions of ten minutes.
+                A busy shard keeps only its last 200 commits. Only ``stats`` reaches further back.
 
         Raises:
             QueueClientError: a log does not reach back to ``as_of``, or the session lacks Delta, which scans need.

@@ -39,7 +39,7 @@ class Pool:
         holds: the receipts of the active messages, and when to extend each receipt.
         busy: number of messages that hands handle.
         handled, failed: number of messages whose handlers succeeded, and failed.
-        claim: the free hands of which the last claim knows; None if it needs none, or if no claim is made.
+        claim: the ``FreeHands`` of the last claim; None if it needs none, or if the pool claims nothing.
         hungry: True after a hand asked for work and no message of this queue could begin.
         full: True if the pool had no capacity for more messages when a round was last due.
         taken: number of messages that have begun, divided by the weight. The queue with the lowest value is next.
