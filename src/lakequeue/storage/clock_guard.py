@@ -31,7 +31,9 @@ _STAMP = "_clock"
 _STAMP_SECONDS = 60.0
 """Seconds for which a reading of the storage's clock is used."""
 _stamps: dict[str, tuple[float, float]] = {}
-"""For each object store, the last time that it reported, and the monotonic clock at that moment, in seconds."""
+"""The last reading of each object store's clock: the time that the store reported, and the monotonic clock at that
+moment, both in seconds.
+"""
 
 Doubt: TypeAlias = Callable[[int, int, str, Callable[[], bool]], None]
 """Type of the method ``ClockGuard.check_expiry``."""

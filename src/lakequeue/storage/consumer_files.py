@@ -1,4 +1,4 @@
-"""Files that show running consumers. Each run has a file, replaced every minute and removed at the end."""
+"""Files that show running consumers. A file is replaced every minute, and removed when its consumer ends."""
 
 from __future__ import annotations
 

@@ -28,7 +28,9 @@ _LOG_FILE = re.compile(r"(\d{20})\.(json|checkpoint\.parquet)")
 ACTIONS = "numActions"
 """Commit metric with the number of lines of the log entry. If the number is wrong, the entry is torn."""
 BASE, NEWEST = "base", "newest"
-"""Two commit metrics: the token of the previous entry, and the newest file of the previous version."""
+"""Two commit metrics, which show that the entry follows the previous entry: the token of the previous entry, and
+the newest file of the previous version.
+"""
 ANSWERS = "answers"
 """Commit metric with JSON: the answers to each request that the commit applied, by the request's id."""
 REPAIRED = "repair"

@@ -105,8 +105,8 @@ def look(table: Table, posted: PostedRequest, most: float = math.inf) -> list[Li
 def look_and_list(table: Table, most: float, files: Callable[[], Iterable[ListedFile]]) -> list[ListedFile]:
     """Loads up to ``most`` new commits, and calls ``files`` at the same time. Returns the files.
 
-    Reads only ``FIRST`` commits, concurrently, unless a file was posted at a newer version, or the log was not
-    checked for ``LATELY`` seconds.
+    Reads ``FIRST`` commits concurrently. Reads further commits only if a file was posted at a newer version, or if
+    the log was not checked for ``LATELY`` seconds.
     """
     found: list[ListedFile] = []
     before, seconds = table.version, abs(time.time() - table.state.confirmed_at)
@@ -144,7 +144,9 @@ def answers(table: Table, posted: PostedRequest) -> Mapping[str, Any]:
 
 
 def fitting(table: Table, posted: PostedRequest, listed: list[ListedFile]) -> list[WaitingRequest]:
-    """Returns other requests that a commit may apply, oldest first. Empty if ``posted`` is unlisted or expired."""
+    """Returns the requests of other processes that a commit may apply, oldest first. Returns no requests if
+    ``listed`` lacks ``posted``, or if ``posted`` has expired.
+    """
     known = table.version - len(table.state.latest)
     after = max(known, table.version - VERSIONS)
     mine = next((each.modified for each in listed if each.name == posted.name), None)

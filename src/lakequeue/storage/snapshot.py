@@ -33,7 +33,9 @@ _log = logging.getLogger("lakequeue")
 _ONE_BY_ONE = 2
 """Maximum number of new entries that are read without listing the log, on an object store."""
 _CONFIRMED, _IDLE = 1.0, 60.0
-"""Seconds between checks that a log on an object store was not replaced: for growing logs, and for idle logs."""
+"""Seconds after which a log on an object store is checked again, as another log may have replaced it:
+``_CONFIRMED`` if the log has new entries, ``_IDLE`` in any case.
+"""
 _LEARNED = 100
 """Maximum number of entries that ``learn`` stores, and maximum number of newest entries that stay in memory."""
 _ANCHORS = (0.3, 5.0)
@@ -178,7 +180,7 @@ class Snapshot(TableState):
         return self._applied(partial(self._step_on, check_at, most, at_once))
 
     def confirm(self, most: float = math.inf, at_once: int = 1) -> bool:
-        """Applies new commits, like ``follow``, after checking in any case that the log was not replaced."""
+        """Applies new commits like ``follow``, but always checks first that the log was not replaced."""
         listed_lately = self._folder.local is None and abs(time.time() - self._listed_at) < _IDLE
         return self._applied(partial(self._step_on, 0, most, at_once) if listed_lately else self._catch_up)
 

@@ -96,7 +96,9 @@ def first_line(error: BaseException) -> str:
 
 
 def left_to_others(call: str, part: str, reason: object) -> QueueClientError:
-    """Returns the error for a call that ends before its ``part``, which other processes may still commit."""
+    """Returns the error for a call whose outcome is unknown: other processes may still commit its ``part``, for
+    example its messages.
+    """
     text = first_line(reason) if isinstance(reason, BaseException) else reason
     return QueueClientError(
         f"the outcome of a {call} is unknown: other processes may commit its {part} ({text}); {SAFE_TO_REPEAT}",

@@ -1,7 +1,7 @@
 """The list of the files that a relay has sent, which is stored in numbered parts in the queue's directory.
 
-The process that creates a part decides the files of the batch with this number. Merged parts have only digests of
-the files.
+Each batch of files has a part with the number of the batch. The process that creates the part decides which files
+are in the batch. Parts that were merged have only digests of the files.
 """
 
 from __future__ import annotations

@@ -108,7 +108,9 @@ class DeltaDeliveryTable:
         return DeltaDeliverySnapshot(self, table, self._mark(table.version()))
 
     def latest(self) -> DeltaDeliverySnapshot | None:
-        """Returns a kept snapshot, maybe not the newest, if its entry was not replaced. Else calls ``read``."""
+        """Returns a snapshot that ``keep`` has kept, if its log entry was not replaced since. The snapshot may not
+        be the newest. If there is no such snapshot, calls ``read``.
+        """
         with suppress(IndexError):
             known = self._kept.pop()
             if known.mark is not None and self._mark(known.version) == known.mark:

@@ -19,7 +19,9 @@ def new_token(counts: Mapping[str, int], lost: int) -> str:
 
 
 def lost_races(folder: Folder, version: int, most: int) -> tuple[int, int]:
-    """Returns how many of the last ``most`` versions were found, and how many races were lost before them."""
+    """Reads the tokens of the last ``most`` versions. Returns the number of versions that the log still has, and
+    the number of races that their commits have lost in total.
+    """
 
     def lost(number: int) -> int | None:
         try:

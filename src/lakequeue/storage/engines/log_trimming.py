@@ -83,7 +83,7 @@ def _add(file: LiveFile) -> dict[str, Any]:
 LOG_ENTRIES = 200
 """Number of entries to which a fast-growing log is cut, because opening a table lists all entries."""
 READING = 15.0
-"""Seconds for which an entry is kept in any case, because a reader may have listed it just now."""
+"""Minimum seconds for which a log entry is kept, because a reader may just have listed the entry."""
 _LOG_FILE = re.compile(r"\.?(\d{20})\.(json|checkpoint(\..+)?\.(parquet|json)|crc)(\.crc)?$")
 """Pattern for the names of the files that a Delta writer may leave in a log for a version."""
 _log = logging.getLogger("lakequeue")

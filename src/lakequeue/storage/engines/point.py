@@ -94,7 +94,7 @@ class Table(TableVersion):
             self._unsynced = False
 
     def confirm(self, most: float = math.inf, at_once: int = 1) -> None:
-        """Loads the newest snapshot like ``look``, after checking in any case that the log was not replaced."""
+        """Loads the newest snapshot like ``look``, but always checks first that the log was not replaced."""
         self._follow(partial(Snapshot.confirm, most=most, at_once=at_once))
         self.sync_entries()
 

@@ -1,7 +1,7 @@
 """The Spark engine, whose tables commit through Delta. It serves as a reference for the point engine.
 
-Delta checks each commit against every later commit. Only MERGE starts its own transaction, whose fence is a check
-for stale application ids.
+Delta checks each commit for conflicts with all commits since the loaded version. Only MERGE starts its own
+transaction, whose fence is a check for stale application ids.
 """
 
 from __future__ import annotations

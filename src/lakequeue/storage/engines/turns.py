@@ -3,9 +3,10 @@
 Turns only save work, because a commit that came too late fails anyway. On a local disk, turns are locks; see
 ``disk_turn``.
 
-On an object store, a lock would stay if its process died. The process that committed last could commit again
-before other processes have read its commit. So a process that has lost a race pauses before its next commits, and
-commits an empty entry, after which the winner loses a race and pauses, too.
+On an object store, turns are pauses, because a lock would stay if its process died. The process that committed
+last could commit again before other processes have read its commit. So a process that has lost a race pauses
+before its next commits. After several lost races, the process also commits an empty entry. The winner then loses a
+race, and pauses, too.
 
 Receivers on object stores need no pauses, because they commit each other's requests; see ``storage.requests``.
 """

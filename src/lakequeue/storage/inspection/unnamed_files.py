@@ -1,4 +1,4 @@
-"""Finds data files whose log entries are unreadable. Such files are complete, as entries are written later."""
+"""Finds data files whose log entries are unreadable. The files are complete, as a log entry is written last."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class OpenSegment:
 
 @attrs.frozen
 class _Loaded:
-    """What the loaded snapshot says about the end of the log. Never changed, only replaced by a new object."""
+    """Facts about the end of the log in the loaded snapshot. Never changed, only replaced by a new object."""
 
     version: int
     send_version: int
@@ -199,7 +199,7 @@ class Appender:
                 BUDGET.put(self.table.written, next(reversed(self.table.state.live)), rows, TABLE_BYTES + size)
 
     def forget_rows(self) -> None:
-        """Removes the rows of a merged segment from memory."""
+        """Removes the appended rows from memory. Called after their segment was merged."""
         BUDGET.drop(self.table.written)
 
     @property

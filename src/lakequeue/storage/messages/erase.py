@@ -28,7 +28,7 @@ def erase(table: Table, message_id: str, offsets: Sequence[int], keep_from: int)
 
     Args:
         offsets: offsets of the message, from ``find_message.offsets_of``.
-        keep_from: instant. Messages sent later keep their deduplication ids and groups (DDP-1, DDP-14).
+        keep_from: instant in microseconds. Later messages keep their deduplication ids and groups (DDP-1, DDP-14).
 
     Raises:
         RequestThrottled: too many lost races. Rows that were already cleared stay cleared.

@@ -1,8 +1,8 @@
 """Keeps the log of a shard in few files: drops, merges and empties segments.
 
-Segments before the floor, which is the first stored offset, are dropped. The last segment takes appends. It is
-replaced only if it is before the floor, or if no message was sent for an hour. Each commit checks and raises the
-version of the application id ``files``.
+The floor is the lowest offset that is still needed. Segments before the floor are dropped. The last segment takes
+appends. It is replaced only if it is before the floor, or if no message was sent for an hour. Each commit checks
+and raises the version of the application id ``files``.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def merge_recent(
 
     Args:
         floor: a floor that the ledger has committed. May be out of date.
-        drop_before: instant. Segments with messages sent at this instant or later stay (RET-11).
+        drop_before: instant in microseconds. Segments with messages sent at this instant or later stay (RET-11).
         confirm: called right before a commit. Raises an error if an older ledger was restored.
         least: minimum number of segments of the lowest tier to merge. None means ``TIER_SEGMENTS``.
     """
@@ -289,8 +289,8 @@ def _foreign_step(table: Table, seen: _LogSegments) -> _MergeStep | None:
 
 
 def _cut_step(seen: _LogSegments, floor: int, drop_before: int | None) -> _MergeStep | None:
-    """Returns a step that drops the rows before the floor from a segment that has at least half of its rows there.
-    Returns None if there is no such segment.
+    """Returns a step that drops the rows before the floor from a segment, if at least half of the segment's rows
+    are before the floor. Returns None if there is no such segment.
     """
     for segment, end in zip(seen.segments, seen.ends, strict=True):
         first, last = segment[0].first, segment[-1].last

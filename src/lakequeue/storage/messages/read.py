@@ -30,7 +30,9 @@ _Value = TypeVar("_Value")
 
 
 class CacheBudget:
-    """Memory limit of several caches. Drops the oldest values above the limit, but not the newest. Thread-safe."""
+    """Memory limit that several caches share. Above it, drops the oldest values, but not the newest.
+    Thread-safe.
+    """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
