@@ -285,9 +285,6 @@ def check_tags(tags: Mapping[str, str]) -> dict[str, str]:
 def _argument(
     attributes: QueueAttributes, field: str, value: Any, reason: str, parameter: str = "", zero: bool = False
 ) -> int:
-    """Returns a duration in microseconds. Raises InvalidParameterValue if it is out of range. With ``zero``, 0 is
-    allowed, even if it is out of range.
-    """
     parameter = parameter or field
     try:
         micros = duration_micros(value)

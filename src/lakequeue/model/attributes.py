@@ -504,7 +504,6 @@ def _check_kind(fields: Mapping[str, Any], fifo: bool, rules: Profile) -> None:
 
 
 def _absent(fifo: bool, rules: Profile) -> set[str]:
-    """Returns those of the kinds ``fifo``, ``standard`` and ``lake`` that do not apply to the queue."""
     kinds = {"standard": not fifo and rules.fair_groups is not None, _LAKE: not fifo and rules.name == _LAKE}
     return {kind for kind, fits in (kinds | {"fifo": fifo}).items() if not fits}
 

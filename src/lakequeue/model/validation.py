@@ -232,7 +232,6 @@ def _check_fifo_batch(entries: Sequence[SendEntry], attributes: QueueAttributes)
 
 
 def _not_for_this_queue(parameter: str, value: object, *remedy: str) -> InvalidParameterValue:
-    """Returns the error for a parameter that only queues with the attribute ``remedy`` accept."""
     reason = "The request includes a parameter that is not valid for this queue type."
     return InvalidParameterValue.of(value, parameter, reason + " A queue with {} takes it." * len(remedy), *remedy)
 

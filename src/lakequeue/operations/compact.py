@@ -86,7 +86,9 @@ class CompactionSummary:
 
     @contextmanager
     def step(self, what: str, last: bool = False) -> Iterator[None]:
-        """Turns an error of the block into a failure. Raises QueueDoesNotExist; ReplacedLog unless ``last``."""
+        """Turns an error of the block into an entry of ``failures``. Raises QueueDoesNotExist, because there is
+        nothing left to compact. Raises ReplacedLog unless ``last``, because a restored root must be read again.
+        """
         try:
             yield
         except QueueDoesNotExist:

@@ -111,7 +111,6 @@ class _PastLedger:
 
     @property
     def known(self) -> bool:
-        """True if the log still has all messages that this version of the ledger needs."""
         return min([self._head.head_offset, *(run.first for run in self._runs)]) >= self._log.begin
 
     def at(self, instant: int) -> ShardDepth:

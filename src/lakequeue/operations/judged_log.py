@@ -150,7 +150,6 @@ class JudgedShard:
     def _row_groups(
         self, parquet: pq.ParquetFile, index: int, condition: ds.Expression | None
     ) -> list[tuple[int, int]]:
-        """Returns the row groups of a file that may meet the condition, each with its first offset."""
         base = self.files[index].first
         found = [(group, base + begin, base + end - 1) for group, begin, end in row_groups(parquet)]
         chosen: Iterable[int] = range(len(found))

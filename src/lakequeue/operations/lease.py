@@ -164,7 +164,6 @@ def tasks_of(leased: LeasedMessages) -> list[LeaseTask]:
 
 
 def _pieces(places: list[LeasePlace]) -> Iterator[tuple[list[LeasePlace], int]]:
-    """Cuts the places of a file into pieces for tasks. Yields each piece with its size in bytes."""
     first, last, size = places[0].first_position, places[-1].last_position, places[0].size
     step = -(-(last - first + 1) // max(1, -(-size // spark_tasks.TASK_BYTES)))
     starts = range(first, last + 1, step)

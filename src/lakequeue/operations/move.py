@@ -181,7 +181,6 @@ def redrivable(
 
 
 def _only_target(queue: OpenQueue, destination: OpenQueue | None) -> Destination | None:
-    """Checks ``destination`` and returns it. Returns None if each message goes to its source queue."""
     if destination is None:
         return None
     if destination.fifo != queue.fifo or destination.key == queue.key:

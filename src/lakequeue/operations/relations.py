@@ -177,7 +177,9 @@ def shown_queues(root: Root, now: datetime | None, as_of: datetime | None) -> li
 
 
 def queues_at(root: Root, as_of: datetime, now: datetime | None = None) -> list[QueueRow]:
-    """Returns the queues at ``as_of``. Raises InvalidParameterValue; QueueClientError if the log begins later."""
+    """Returns the queues that existed at ``as_of``. Raises InvalidParameterValue if ``as_of`` is not an aware
+    instant, and QueueClientError if the catalog's log begins later.
+    """
     known = {row.key for row in shown_queues(root, now, as_of) if row.created_at <= to_micros(as_of)}
     if not known:
         return []
@@ -297,7 +299,6 @@ class _RootTables:
         return [places[index] for index in surviving(known, condition, schema)]
 
     def _rows(self, condition: ds.Expression | None, schema: pa.Schema) -> list[QueueRow]:
-        """Returns the queues whose rows may meet the condition, judged by the queue's name and region."""
         rows = self.past
         if rows is None:
             rows = [row for row in self.root.rows() if row.deleted_at is None]

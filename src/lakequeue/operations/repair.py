@@ -182,7 +182,6 @@ def _repair_shard(
 
 
 def _deliverable(rows: LedgerRows | RepairedLedger, end: int, low: int = 0) -> SpanSet:
-    """Returns the offsets from ``low`` to below ``end`` whose messages were neither deleted nor purged."""
     found, fresh = SpanSet((run.first, run.last) for run in sorted(rows.runs)), rows.head.head_offset
     if fresh < end:
         found.add(fresh, end - 1)

@@ -243,7 +243,6 @@ class LogWatch:
                 time.sleep(PAUSE)
 
     def _timeout(self, shown: float) -> int | None:
-        """Returns the milliseconds until the next planned check or stamp, or None if neither is planned."""
         instants = [place.due for place in self._places.values() if place.due is not None]
         if any(place.leads for place in self._places.values()):
             instants.append(shown + SIGN)

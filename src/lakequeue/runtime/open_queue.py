@@ -170,7 +170,10 @@ class OpenQueue:
             self.reload()
 
     def renew(self) -> None:
-        """Called after the log refused the attributes' version of a send. Updates this process and the log."""
+        """Called after the log refused a send for the version of its attributes. Reads newer attributes. If there
+        are none in the catalog and the shards, announces this process's attributes, because a change was
+        interrupted.
+        """
         if not self.reload() and not self.catch_up():
             self.announce_attributes()  # the last change was interrupted before it reached the log
 

@@ -55,7 +55,7 @@ class OwnFile(PlainCommit):
 
     staged: StagedSend
     others: Sequence[DataFile] | None = attrs.field(default=None, init=False)
-    """Files of other processes for the same commit. None if the files were not listed yet."""
+    """Staged files of other processes that go into the same commit. None if the files were not listed yet."""
 
     def lost(self, appender: Appender) -> None:
         appender.stage_next()

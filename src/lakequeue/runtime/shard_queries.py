@@ -166,7 +166,7 @@ class ShardQueries(ShardTable[Request, Answer]):
         return self.query(lambda machine: machine.head.purged_offset)
 
     def head(self) -> tuple[Head, Callable[[], None]]:
-        """Returns the ledger's newest head, and a function that raises ReplacedLog after a restore."""
+        """Returns the ledger's newest head, and a function that raises ReplacedLog if a restore happens later."""
         with self._held():
             ledger = self._open_ledger()
             ledger.table.refresh()
@@ -260,7 +260,6 @@ class ShardQueries(ShardTable[Request, Answer]):
         self._log = None
 
     def _is_known(self) -> bool:
-        """True if the state machine in memory is based on the loaded snapshot."""
         machine = self._machine
         return machine is not None and not self._is_ahead(machine) and self._open_ledger().is_current(machine)
 

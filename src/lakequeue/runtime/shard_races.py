@@ -22,7 +22,9 @@ _log = logging.getLogger("lakequeue")
 
 
 class RaceCounts:
-    """Counts this process's commits to a queue's shards, and its lost or avoided races. Thread-safe."""
+    """Counts this process's commits to a queue's shards, and its lost or avoided races. A race is avoided if
+    another process commits while this process waits for its turn. Thread-safe.
+    """
 
     def __init__(self, queue: str) -> None:
         self._queue = queue

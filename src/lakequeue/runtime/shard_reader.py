@@ -70,6 +70,5 @@ class ShardReader:
         return size
 
     def _known(self, first: int, last: int) -> pa.Table | None:
-        """Returns the messages from ``first`` to ``last``, or None if the known log lacks ``first``."""
         with self._ledger.reading() as log:
             return self.bodies.rows(log.table, log.log, first, last)
