@@ -29,6 +29,7 @@ _BOOSTS = {
     "operation/troubleshooting.md": 4,
     "operation/disk-full.md": 4,
     "operation/damage.md": 4,
+    "is-it-for-me/": 2,
     "operation/cost.md": 4,
     "operation/performance.md": 4,
     "operation/platforms.md": 4,

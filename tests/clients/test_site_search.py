@@ -76,6 +76,16 @@ FIRST = {
     "unity catalog": "operation/stores/databricks/#volumes-unity-catalog-dbfs",
     "kafka": "guides/moving/#kafka",
     "rabbitmq": "compared/",
+    "alternatives": "is-it-for-me/#alternatives",
+    "comparison": "is-it-for-me/",
+    "migration": "guides/moving/",
+    "ordering": "guides/fifo/#ordering",
+    "priority": "guides/priorities/#what-a-priority-promises",
+    "rollback": "operation/upgrading/#from-layout-5-to-layout-6",
+    "helm": "operation/deploying/#with-kubernetes",
+    "hdfs": f"{STORAGE}/#network-file-systems",
+    "athena": f"{PLATFORMS}/#by-platform",
+    "rbac": f"{LIMITS}/#security-encryption-and-personal-data",
 }
 """The first result of each search: a page, or a page and its section that is listed first."""
 
