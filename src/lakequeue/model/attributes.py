@@ -278,7 +278,7 @@ class QueueAttributes:
 
     @property
     def classes(self) -> int:
-        """Number of priorities, at least 1. A shard's priority is its number modulo the priorities (JOB-5)."""
+        """Number of priorities, at least 1. A shard's number modulo this number is its priority (JOB-5)."""
         return self.priorities or 1
 
     @property
@@ -304,7 +304,7 @@ class QueueAttributes:
 
     @property
     def inflight_limit(self) -> int | None:
-        """Maximum number of messages in flight in one shard: the queue's maximum divided by the shards."""
+        """Maximum number of messages in flight in one shard: the queue's maximum over the number of shards."""
         return None if self.max_inflight_messages is None else self.max_inflight_messages // self.shards
 
     @property

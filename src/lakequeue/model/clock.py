@@ -71,7 +71,7 @@ def format_instant(instant: datetime) -> str:
 
 
 def duration_micros(duration: Duration) -> int:
-    """Converts a duration to microseconds. Raises TypeError or ValueError unless it is finite."""
+    """Converts a duration to microseconds. Raises TypeError or ValueError unless the duration is finite."""
     if isinstance(duration, timedelta):
         return duration // _MICROSECOND
     # int and float first: the check of an abstract class takes three times as long

@@ -18,7 +18,9 @@ _CATALOG_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*){
 
 
 class Mark(NamedTuple):
-    """Slot and number of one delivery (TAB-2). The number is an epoch, then ``NONCE_BITS`` random bits."""
+    """Slot and number of one delivery (TAB-2). The number is an epoch, followed by ``NONCE_BITS`` random bits. A
+    later delivery of the same slot has a higher number.
+    """
 
     slot: int
     number: int

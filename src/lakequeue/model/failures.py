@@ -85,7 +85,7 @@ def parse_note(note: str | None) -> tuple[DeadLetterReason | None, Attempts]:
 
 
 def parse_reason(text: str | None) -> DeadLetterReason | None:
-    """Parses a reason in JSON. Returns None if it is missing or damaged."""
+    """Parses a reason in JSON. Returns None if the reason is missing or damaged."""
     return parse_note(text and f'{{"reason":{text}}}')[0]
 
 

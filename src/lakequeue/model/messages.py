@@ -38,7 +38,7 @@ def md5_of_body(body: str) -> str:
 
 
 def md5_of_attributes(attributes: Mapping[str, tuple[str, str | bytes]]) -> str | None:
-    """Returns the MD5 of names, types and values (MSA-2). Returns None without attributes."""
+    """Returns the MD5 of the names, types and values of attributes (MSA-2). Returns None without attributes."""
     if not attributes:
         return None
     digest = hashlib.md5(usedforsecurity=False)

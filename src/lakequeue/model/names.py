@@ -25,7 +25,7 @@ _CMQ_RULE = "Can only include letters, digits and hyphens, and starts with a let
 
 
 def shard_of_group(group_id: str, shards: int) -> int:
-    """Returns a message group's shard: ``crc32`` of the id, modulo the shards. Spark computes the same."""
+    """Returns a message group's shard: ``crc32`` of the id, modulo the number of shards, as Spark computes it."""
     return zlib.crc32(group_id.encode()) % shards
 
 
