@@ -478,7 +478,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a commit goes where the path leads",
-        replace(LocalFolder, "pinned", lambda folder: nullcontext(folder)),
+        replace(LocalFolder, "pinned", lambda folder, opened=None: nullcontext(folder)),
         {before_each_operation: "DUR-85"},
     ),
     Mutation(

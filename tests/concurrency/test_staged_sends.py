@@ -259,12 +259,12 @@ def first_wait(patch: pytest.MonkeyPatch) -> threading.Event:
     patch.setattr(disk_turn, "LONGEST", 60)
     looked, take = threading.Event(), disk_turn._take
 
-    def taken(lock: FileLock, waits: Callable[[FileLock], bool], pause: float) -> bool:
+    def taken(lock: FileLock, waits: Callable[[FileLock], bool], pause: float) -> None:
         def noted(lock: FileLock) -> bool:
             looked.set()
             return waits(lock)
 
-        return take(lock, noted, pause)
+        take(lock, noted, pause)
 
     patch.setattr(disk_turn, "_take", taken)
     return looked

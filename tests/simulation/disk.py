@@ -498,6 +498,9 @@ class System:
         finally:
             self.close(number)
 
+    def dup(self, number: int) -> int:
+        return self.descriptor(OpenFile(self, self.opened[number].node, process=self.world.running))
+
     def close(self, number: int) -> None:
         self.opened.pop(number, None)
 

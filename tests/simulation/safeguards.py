@@ -726,7 +726,7 @@ MUTATIONS = [
     ),
     Mutation(
         "commit where the path leads",
-        replace(LocalFolder, "pinned", lambda folder: nullcontext(folder)),
+        replace(LocalFolder, "pinned", lambda folder, opened=None: nullcontext(folder)),
         {Aim(place="disk", style="restores", shards=1, verbs=({"send": 60},)): "DUR-85"},
     ),
     Mutation("take any log for the same", take_any_log_for_the_same, {Aim("disk", style="restores"): "DUR-80"}),

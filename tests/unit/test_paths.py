@@ -27,6 +27,7 @@ EXPECTED = {
     "storage/catalog.py": ["os.chmod", "os.listdir"],
     # locks by fixed names, opened by no_links, and files of the system
     "storage/engines/file_lock.py": ["FileIO", "os.stat", "os.utime"],
+    "storage/engines/disk_turn.py": ["os.stat"],
     "storage/engines/watch_lock.py": ["os.stat", "os.stat"],
     "storage/inspection/environment.py": ["open", "open", "os.stat", "os.stat"],
     "storage/mounts.py": ["open"],

@@ -165,11 +165,12 @@ def listed(folder: Folder, after: str | None = None) -> Listing:
 
 def logged_versions(folder: LocalFolder) -> tuple[set[int], set[int]]:
     """Returns the versions that have an entry, and the versions that have a checkpoint. Opens no file."""
-    found: dict[str, set[int]] = {"json": set(), "checkpoint.parquet": set()}
-    for match in filter(None, map(_LOG_FILE.fullmatch, folder.names(LOG))):
-        if int(match[1]) <= LAST_VERSION:
-            found[match[2]].add(int(match[1]))
-    return found["json"], found["checkpoint.parquet"]
+    found: dict[str, set[int]] = {".json": set(), ".checkpoint.parquet": set()}
+    for name in folder.names(LOG):  # A pattern would take a twentieth of a send.
+        versions = found.get(name[20:])
+        if versions is not None and name[:20].isdecimal() and (version := int(name[:20])) <= LAST_VERSION:
+            versions.add(version)
+    return found[".json"], found[".checkpoint.parquet"]
 
 
 def data_files(folder: Folder) -> list[ListedFile]:

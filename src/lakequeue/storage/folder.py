@@ -163,12 +163,13 @@ class LocalFolder(_BaseFolder):
         return os.path.join(self.local, self._below(name))
 
     @contextmanager
-    def pinned(self) -> Iterator[LocalFolder]:
+    def pinned(self, opened: int | None = None) -> Iterator[LocalFolder]:
         """Opens the directory, so that the block works on the same directory even if it is renamed (DUR-85).
 
-        Raises FileNotFoundError if the directory does not exist, or if its path contains a link.
+        ``opened``: a descriptor of the directory, to save opening it. Raises FileNotFoundError if the directory
+        does not exist, or if its path contains a link.
         """
-        descriptor = no_links.open_folder(self._root, self._prefix)
+        descriptor = no_links.open_folder(self._root, self._prefix) if opened is None else os.dup(opened)
         try:
             yield LocalFolder(self.uri, syncs=self.syncs, descriptor=descriptor)
         finally:
@@ -423,7 +424,7 @@ class RemoteFolder(_BaseFolder):
         return RemoteFolder(f"{self.uri}/{name}", self._client, self._at(name))
 
     @contextmanager
-    def pinned(self) -> Iterator[RemoteFolder]:
+    def pinned(self, opened: int | None = None) -> Iterator[RemoteFolder]:
         yield self
 
     def is_at_path(self) -> bool:

@@ -43,10 +43,9 @@ _SPARE_FILES = 3
 _CHECK_EVERY = 16
 """Number of merges between two checks for compaction."""
 
-_SOURCE = layout.RECEIPTS.append(pa.field("op", pa.string()))
+_ROW, _SOURCE = (pa.struct([*layout.RECEIPTS, *more]) for more in ((), [pa.field("op", pa.string())]))
 _DATA = layout.FILES["receipts"]
-_RUN = list(layout.RUN)
-_CELLS_OF_RUN = layout.ColumnArrays(_RUN)
+_CELLS_OF_RUN = layout.ColumnArrays(layout.RUN)
 _HEAD = [field.name for field in layout.HEAD if field.name in attrs.fields_dict(Head)]
 """Names of the fields of ``Head`` that are read from the struct ``head``."""
 _MOVE = ("move_number", "move_target", "move_note", "move_redrive")
@@ -312,21 +311,18 @@ def run_rows(
     for name, cell in _CELLS.items():
         fields[name] = list(map(cell, fields.get(name, ())))
     cells = _CELLS_OF_RUN.arrays(fields, len(runs))
-    no_run = pa.array([*[True] * len(heads), *[False] * len(puts), *[True] * len(deletes)], pa.bool_())
+    have_run = (((1 << len(puts)) - 1) << len(heads)).to_bytes(-(-len(runs) // 8), "little")  # a bit for each row
     arrays = [
         pa.repeat(settled, len(runs)),
         pa.array(fields["first"], pa.int64()),
         pa.array(fields["last"], pa.int64()),
         pa.array(fields["state"], pa.string()),
-        pa.StructArray.from_arrays(cells, fields=_RUN, mask=no_run),
+        pa.Array.from_buffers(layout.RUN, len(runs), [pa.py_buffer(have_run)], children=cells),
         pa.array([*map(_head_cells, heads), *[None] * (len(runs) - len(heads))], layout.HEAD),
     ]
     if with_op:
         arrays.append(pa.array(["put"] * (len(runs) - len(deletes)) + ["del"] * len(deletes), pa.string()))
-    # Built from a batch, because a table would compare all types twice.
-    return pa.Table.from_batches(
-        [pa.RecordBatch.from_arrays(arrays, schema=_SOURCE if with_op else layout.RECEIPTS)]
-    )
+    return layout.rows_of(arrays, _SOURCE if with_op else _ROW)
 
 
 @_uncollected()

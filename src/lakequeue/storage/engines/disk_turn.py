@@ -85,7 +85,11 @@ def turn(
         with suppress(OSError):  # the commit reports the error
             deadline = time.monotonic() + longest
             _take(place, waits, 3 * POLL)
-            if _take(holder, waits, POLL):
+            if not holder.take(exclusive=True):
+                _show(place)
+                _take(holder, waits, POLL)
+            if holder.exclusive:
+                _show(holder)
                 place.release()
             else:  # those that go on without it do so one by one
                 _show(place)
@@ -97,15 +101,20 @@ def turn(
         os.close(folder)
 
 
-def _take(lock: FileLock, waits: Callable[[FileLock], bool], pause: float) -> bool:
+def opened_folder(table_path: str) -> int | None:
+    """Returns the descriptor of the directory at a path, if this thread has a turn there. None without a turn."""
+    with suppress(OSError):
+        status = os.stat(table_path)
+        holder = _mine.locks.get((status.st_dev, status.st_ino))
+        return None if holder is None else holder.folder
+    return None
+
+
+def _take(lock: FileLock, waits: Callable[[FileLock], bool], pause: float) -> None:
     began = time.monotonic()
-    while not lock.take(exclusive=True):
-        if not waits(lock):
-            return False
+    while not lock.take(exclusive=True) and waits(lock):
         longest = max(pause, PATIENCE * (time.monotonic() - began))
         time.sleep(random.uniform(longest / 2, longest))
-    _show(lock)
-    return True
 
 
 def _show(lock: FileLock) -> None:

@@ -21,7 +21,7 @@ class FileLock:
     def __init__(self, path: str, folder: int | None = None) -> None:
         """Prepares a lock, but opens no file. ``folder`` is an open descriptor of the file's directory."""
         self.path = path
-        self._folder = folder
+        self.folder = folder
         self.exclusive: bool | None = None
         """True if this object holds the lock exclusively, False if it shares the lock, None if it has no lock."""
         self._file: FileIO | None = None
@@ -42,13 +42,13 @@ class FileLock:
                 self.exclusive = exclusive
                 return True
         self.release()  # the directory was moved or removed since: nobody else comes to this file
-        self._folder = None
+        self.folder = None
         return False
 
     def _open(self, path: str, flags: int) -> int:
-        if self._folder is None:
+        if self.folder is None:
             return open_lock(path, flags)
-        return open_lock_in(self._folder, os.path.basename(path), flags)
+        return open_lock_in(self.folder, os.path.basename(path), flags)
 
     def stamp(self) -> None:
         """Sets the time of the lock's file to now. Does nothing unless this object holds the exclusive lock."""

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakequeue.storage.delta_log import LiveFile
 
@@ -45,8 +44,8 @@ def rewrites(
         read: reads the rows of a file, without its partition columns.
     """
     for values, changes in _by_partition(source, partitions):
-        keys = changes[key].combine_chunks()
-        ordered = sorted(keys.to_pylist())
+        keys = changes[key].to_numpy()
+        ordered = sorted(keys.tolist())
         here = [file for file in files if all(file.partition[name] == value for name, value in values.items())]
         candidates = [file for file in here if _may_hold(file, key, ordered)]
         unordered = [file for file in candidates if key not in file.minimum and file.rows <= _JOINED_ROWS]
@@ -56,7 +55,7 @@ def rewrites(
         parts, removed = _where(data, puts), []
         for file in candidates:
             rows = read(file)
-            kept = ~pc.is_in(rows[key], keys).to_numpy()
+            kept = ~np.isin(rows[key].to_numpy(), keys)
             if not kept.all() or file in joined:
                 removed.append(file)
                 if not rows.schema.equals(data.schema):

@@ -52,7 +52,15 @@ class SparkTable(Table):
         self._delta = self._log.update()
         super()._follow(follow)
 
-    def append(self, rows: pa.Table, transactions: Mapping[str, int], token: str) -> None:
+    def append(
+        self,
+        rows: pa.Table,
+        transactions: Mapping[str, int],
+        token: str,
+        partition: Mapping[str, Any] | None = None,
+    ) -> None:
+        for name, value in (partition or {}).items():
+            rows = rows.append_column(name, pa.array([value] * len(rows)))
         self._commit([], [rows], transactions, token)
 
     def add(self, files: Sequence[DataFile], transactions: Mapping[str, int], token: str) -> None:

@@ -14,7 +14,7 @@ import attrs
 import pyarrow as pa
 
 from lakequeue.errors import QueueDoesNotExist
-from lakequeue.model.clock import MICROS, to_micros
+from lakequeue.model.clock import MICROS, from_micros, to_micros
 from lakequeue.model.messages import AttributeValue, ValidEntry
 from lakequeue.storage import layout, requests
 from lakequeue.storage.cleaning import vacuum_if_busy
@@ -31,7 +31,8 @@ SEGMENT_COMMITS = 64
 SEGMENT_AGE = 3600 * MICROS
 STAGED_SENDS = 16
 """Number of sends that a process stages after it has noticed sends of another process."""
-_COLUMNS = layout.ColumnArrays(layout.MESSAGES)
+_COLUMNS = layout.ColumnArrays(layout.FILES["messages"])
+_ROW = pa.struct(list(layout.FILES["messages"]))
 
 
 @attrs.frozen
@@ -84,16 +85,19 @@ class AppendPlace:
     """True if the append begins a new segment, so that the previous segment may be merged afterwards."""
 
     def rows(self, cells: Sequence[Mapping[str, Any]]) -> pa.Table:
-        """Builds rows of ``messages``. ``cells`` has each message's columns that do not depend on the place."""
-        count, base = len(cells), self.segment.base
+        """Builds rows of a ``messages`` file. ``cells`` has the columns that do not depend on the place."""
+        count, first = len(cells), self.first - self.segment.base
         placed: dict[str, Sequence[Any]] = {
-            "base_offset": [base] * count,
-            "opened_at": [self.segment.opened_at] * count,
-            "position": range(self.first - base, self.first - base + count),
+            "position": range(first, first + count),
             "sent_at": [self.sent_at] * count,
         }
         columns = placed | {name: [cell[name] for cell in cells] for name in cells[0]}
-        return pa.Table.from_arrays(_COLUMNS.arrays(columns, count), schema=layout.MESSAGES)
+        return layout.rows_of(_COLUMNS.arrays(columns, count), _ROW)
+
+    @property
+    def partition(self) -> Mapping[str, Any]:
+        """Values of the partition columns, the same for all rows of the place."""
+        return {"base_offset": self.segment.base, "opened_at": from_micros(self.segment.opened_at)}
 
     def ids(self, count: int) -> dict[str, int]:
         """Returns the application ids of the commit that appends ``count`` messages."""
@@ -170,11 +174,11 @@ class Appender:
         place = self.place(now)
         rows = place.rows([_cells(message) for message in messages])
         ids = {**place.ids(len(messages)), **more_ids}
-        fence, write, counts = (
-            self.fence(attributes_version),
-            partial(self.table.append, rows),
-            {"send": len(rows)},
-        )
+        fence, counts = self.fence(attributes_version), {"send": len(rows)}
+
+        def write(ids: Ids, token: str) -> None:
+            self.table.append(rows, ids, token, place.partition)
+
         return Change(fence, ids, write, partial(self._appended, place, messages, rows), counts=counts)
 
     def _appended(self, place: AppendPlace, messages: Sequence[NewMessage], rows: pa.Table) -> Appended:
@@ -192,7 +196,7 @@ class Appender:
 
     def _keep(self, rows: pa.Table) -> None:
         """Keeps appended rows in memory until their segment is merged."""
-        size = rows.get_total_buffer_size()
+        size = layout.buffer_bytes(rows)
         # On a store, only reading these files again shows a merge that a backup was put back a moment ago.
         if size <= TABLE_BYTES and not self.table.commits_alone and self.table.folder.local is not None:
             with BUDGET.lock:

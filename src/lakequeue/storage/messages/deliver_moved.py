@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import attrs
@@ -60,6 +59,10 @@ def deliver(
         rows = place.rows(messages)
         rows = layout.with_column(rows, "moved_at", rows["sent_at"])
         ids = {move: source.number, **place.ids(len(messages)), **more}
-        return Change(fence, ids, partial(table.append, rows), place.closes, counts={"deliver": len(rows)})
+
+        def write(ids: Mapping[str, int], token: str) -> None:
+            table.append(rows, ids, token, place.partition)
+
+        return Change(fence, ids, write, place.closes, counts={"deliver": len(rows)})
 
     return transact(table, delivered, busy="too many lost races; the messages are on their way").value

@@ -23,9 +23,8 @@ import attrs
 import pyarrow as pa
 
 from lakequeue.errors import QueueClientError
-from lakequeue.storage import layout
 from lakequeue.storage.engines.data_files import DataFile
-from lakequeue.storage.engines.point import Table, write_file
+from lakequeue.storage.engines.point import Table, write_rows
 from lakequeue.storage.folder import ListedFile
 from lakequeue.storage.store_failures import first_line, left_to_others
 
@@ -80,10 +79,10 @@ def unknown(reason: object) -> QueueClientError:
 
 
 def stage(table: Table, rows: pa.Table, attributes_version: int, *, alone: bool) -> StagedSend:
-    """Writes rows of ``messages`` to a file that can be committed later.
+    """Writes rows to a file that can be committed later.
 
     Args:
-        rows: rows with positions from 0 on and without send times.
+        rows: rows of a ``messages`` file with positions from 0 on and without send times.
         attributes_version: version of the queue's attributes with which the messages were validated.
         alone: True if no other process may commit the file.
 
@@ -100,7 +99,7 @@ def stage(table: Table, rows: pa.Table, attributes_version: int, *, alone: bool)
     name = f"{_begin(table.version)}-{attributes_version}-{len(rows)}-{kind}-{uuid.uuid4().hex}.parquet"
     written_at = time.time()
     try:
-        written = write_file(table.folder, rows, layout.MESSAGE_PARTITIONS, name=name)
+        written = write_rows(table.folder, rows, {}, name=name)
     except Exception as error:
         raise error if alone else unknown(error) from error
     file, since, _ = _parsed(name, written.size) or (written, table.version, 0)
