@@ -18,6 +18,7 @@ end_by_sigterm()  # Called before the other imports.
 from functools import partial
 
 from lakequeue.cli import job
+from lakequeue.errors import counted
 from lakequeue.spark.rows import results
 from lakequeue.spark.streams import process_lease
 
@@ -41,7 +42,8 @@ def main(
             work = partial(results, lease.messages, function, delivers)
             progress.add(process_lease(lease, work, renewal, delivers))
             progress.check()
-        print(f"{progress.done:,} messages of {queue} done in {progress.batches} batches")
+        batches = f"{progress.batches} batch{'es' * (progress.batches != 1)}"
+        print(f"{counted(progress.done, 'message')} of {queue} done in {batches}")
 
 
 if __name__ == "__main__":

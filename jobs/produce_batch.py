@@ -18,6 +18,7 @@ import typer
 
 from lakequeue.cli import job
 from lakequeue.cli.options import parse_pairs
+from lakequeue.errors import counted
 from lakequeue.spark.rows import as_messages
 
 
@@ -48,8 +49,8 @@ def main(
         rows = spark.read.format(format).options(**options).load(path, schema=schema)
         messages = as_messages(rows, body, group, dedup, delay, order_by, priority)
         sent = q.send_dataframe(messages, send_id, order_by, on_bad_row, bad_rows)
-        refused = f", {sent.refused:,} row{'s' * (sent.refused != 1)} refused" if sent.refused else ""
-        print(f"{sent:,} messages sent to {queue}{refused}")
+        refused = f", {counted(sent.refused, 'row')} refused" if sent.refused else ""
+        print(f"{counted(sent, 'message')} sent to {queue}{refused}")
 
 
 if __name__ == "__main__":
