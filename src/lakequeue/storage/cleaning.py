@@ -78,7 +78,8 @@ def vacuum(
     """Removes data files that no version within the retention time needs. Returns their number and size.
 
     A pass that is due writes a list of the files that the table needs now. A file is removed if a list was written
-    after the file and before the retention time, and if neither this list nor any later list names the file.
+    after the file and longer ago than the retention time, and if neither this list nor any later list names the
+    file.
 
     Args:
         table: any table of the root. For a local table, the log is read instead of the loaded snapshot.

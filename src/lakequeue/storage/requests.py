@@ -38,7 +38,7 @@ MOST = 100
 LOOKS = 8
 """After this number of reads of an unchanged log, a process no longer waits for the sender of an older request."""
 SURE = 0.7
-"""Seconds after which ``look_and_list`` checks again that the log was not replaced by another log."""
+"""If the log was not checked for this number of seconds, ``look_and_list`` checks that it was not replaced."""
 FIRST = 2
 """Number of new commits that ``look_and_list`` reads at the same time."""
 LATELY = 2.0

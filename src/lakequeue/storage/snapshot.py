@@ -31,7 +31,7 @@ from lakequeue.storage.folder import Folder, LocalFolder, Mark
 _log = logging.getLogger("lakequeue")
 
 _ONE_BY_ONE = 2
-"""Maximum number of new entries that are read without listing the log, on an object store."""
+"""Maximum number of new entries on an object store that are read one by one, before the log is listed."""
 _CONFIRMED, _IDLE = 1.0, 60.0
 """Seconds after which a log on an object store is checked again, as another log may have replaced it:
 ``_CONFIRMED`` if the log has new entries, ``_IDLE`` in any case.
@@ -166,7 +166,7 @@ class Snapshot(TableState):
         """Applies new commits. Returns True if it read commits from storage that ``learn`` had not stored.
 
         Args:
-            most: maximum number of commits to apply, unless the log is listed.
+            most: maximum number of commits to apply. If the log must be listed, all commits are applied.
             at_once: number of commits to read concurrently in the first step.
 
         Raises:

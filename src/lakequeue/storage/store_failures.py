@@ -109,7 +109,8 @@ def left_to_others(call: str, part: str, reason: object) -> QueueClientError:
 def failure_left_to_others(error: Exception, unknown: Callable[[object], QueueClientError]) -> Exception:
     """Returns the error for a failed call, of which other processes may still commit a part.
 
-    If the outcome is unknown, calls ``unknown`` with the reason to make the error; see ``left_to_others``.
+    Unless ``error`` already says that the outcome is unknown, calls ``unknown`` with the reason of the failure to
+    make the error; see ``left_to_others``.
     """
     match error:
         case QueueClientError(outcome_unknown=True):

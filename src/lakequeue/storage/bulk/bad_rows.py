@@ -78,7 +78,8 @@ class BadRows:
 
         Args:
             files: files from ``RefusedRows``.
-            by: text that names the queue and its rules. A repetition of the send has equal ``key`` and ``by``.
+            by: text that names the queue and its rules. If a send is repeated with equal ``key`` and ``by``, its
+                rows are not added again.
             said: the broken rules with their numbers of rows, for the warning.
         """
         if self.table is not None:

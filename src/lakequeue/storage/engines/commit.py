@@ -60,7 +60,7 @@ class Change(Generic[_T_co]):
 
 
 class Ended(Enum):
-    """Outcome of an attempt to commit. Unless it is ``LANDED``, the newest snapshot was loaded."""
+    """Outcome of an attempt to commit. After ``TRY_AGAIN`` and ``LOST``, the newest snapshot is loaded."""
 
     LANDED = auto()
     """The change is in the log, by this commit or by the same change of another process."""

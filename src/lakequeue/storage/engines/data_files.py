@@ -20,7 +20,7 @@ _STATISTICS = {"first_offset", "last_offset"} | {
 
 
 _FEW = 16
-"""Up to this number of rows, Python computes minimum and maximum. Arrow is faster for more rows."""
+"""For up to this number of rows, Python computes minimum and maximum. For more rows, Arrow is faster."""
 
 
 @attrs.frozen

@@ -42,7 +42,7 @@ _mine = Held()
 
 
 class DiskTurn(NamedTuple):
-    """Yielded by ``turn`` when a process may commit, with or without a turn."""
+    """The result of waiting for a turn. The process may now commit, even if it did not get the turn."""
 
     still_here: Callable[[], None] = lambda: None
     """Call this from time to time, so that other processes go on waiting for this process."""

@@ -137,7 +137,7 @@ class Table(TableVersion):
         return self.state.is_in_log(self._writes) and not self._note_copy()
 
     def set_aside(self) -> None:
-        """Removes entries that a restore left over (DUR-86). Hold the exclusive lock of a local table."""
+        """Removes entries that a restore left over (DUR-86). The caller must lock a local table exclusively."""
         self.state.strays = []
         # anew if an entry goes between the listing and its read: the restore removes entries itself
         strays = self._load(lambda: Snapshot(self._writes, put_back=self.path in self.store.restored)).strays
@@ -355,7 +355,7 @@ class Table(TableVersion):
         return fitting
 
     def _is_still_based(self) -> bool:
-        """True if a local log still has the entry before the new entry (DUR-85). True on object stores."""
+        """True if a local log still has the entry before the new entry (DUR-85). Always True on object stores."""
         if not isinstance(self._writes, LocalFolder):
             return True  # a look costs a request
         try:

@@ -112,7 +112,7 @@ class StoreTurns(Turns):
         """Number of this process's next commits before which it must pause, once per commit."""
 
     def _begin(self, table: Table | None, later: bool) -> bool:
-        """Pauses if a pause is due, and if a commit followed the last pause. Returns True after a pause."""
+        """Pauses if a pause is due, and if an own commit followed the last pause. Returns True after a pause."""
         if table is None:
             return False
         asked, known = table.transaction(layout.TURN_ID), self._asked
@@ -186,7 +186,7 @@ class _DiskTurns(Turns):
 
 
 class _AloneTurns(Turns):
-    """Takes exclusive access after a lost race. For commits through Spark, where a decision takes a second."""
+    """Turns for commits through Spark: takes exclusive access after a lost race, as a decision takes a second."""
 
     def lose(self, table: Table, _: int) -> bool:
         with suppress(LockHeld):

@@ -213,7 +213,7 @@ class Appender:
         return self._to_stage > 0 and (folder.local is None or folder.syncs) and not self.table.commits_alone
 
     def stage_next(self) -> None:
-        """Called after sends of other processes were noticed. The next sends of this process are staged."""
+        """Called after sends of other processes were noticed, so that this process stages its next sends."""
         self._to_stage = STAGED_SENDS
 
     def stage(self, messages: Sequence[NewMessage], attributes_version: int, *, alone: bool) -> StagedSend:
@@ -307,7 +307,9 @@ class Appender:
         return Change(fence, ids, write, done, arrived, counts, late=True, patient=patient)
 
     def _appended_staged(self, staged: StagedSend, first: int, alone: bool, before: int) -> Appended:
-        """Returns the messages of a committed send. Before the commit, the log had ``before`` staged files."""
+        """Returns the messages of a committed send. ``before`` is the number of staged files that the log had
+        before the commit, by which a closed segment is recognized.
+        """
         vacuum_if_busy(self.table, layout.MESSAGES_RETENTION)
         if (found := self.find(staged)) is None:
             raise staged_sends.unknown("its commit is not in the log")

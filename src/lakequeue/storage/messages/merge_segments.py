@@ -136,7 +136,9 @@ def rewrite(table: Table, offset: int, change: Callable[[pa.Table], pa.Table]) -
 
 
 def put_in_order(table: Table, first: int, last: int) -> None:
-    """Sorts the rows of segments that other programs wrote, between two offsets. Raises RequestThrottled."""
+    """Sorts the rows of segments that other programs wrote, if the segments have offsets from ``first`` to
+    ``last``. Raises RequestThrottled after too many lost races.
+    """
 
     def decide(_: int) -> Decision[object]:
         found = (file for file in log_files(table) if file.last >= first and file.first <= last)
