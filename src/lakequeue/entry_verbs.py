@@ -26,7 +26,6 @@ from lakequeue.operations.claim import FreeHands
 from lakequeue.operations.concerns import (
     COMPACTION_CURE,
     COMPACTION_SECONDS,
-    KINDS,
     SLOW_TIMEOUTS,
     UNREAD_SECONDS,
     Concern,
@@ -67,7 +66,6 @@ __all__ = [
     "COMPACTION_CURE",
     "COMPACTION_SECONDS",
     "EVENTS",
-    "KINDS",
     "SLOW_TIMEOUTS",
     "UNREAD_SECONDS",
     "GroupCommit",

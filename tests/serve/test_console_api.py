@@ -164,7 +164,7 @@ def test_what_needs_attention_is_listed_the_worst_kind_first(console: Console, c
     since = [(each["since"], each["reason"]) for each in found["concerns"]]
     assert since == [(None, "")] * 3 + [("2026-01-01T00:01:00Z", ": the bank is down")]
     rows = console.get("queues", sort="trouble")["queues"]
-    assert [row["name"] for row in rows] == ["stuck", "unread", "pay-dead", "paused", "pay"]
+    assert [row["name"] for row in rows] == ["stuck", "unread", "pay-dead", "paused", "pay"], "notices last"
     limited = console.get("queues", sort="trouble", limit=2)
     assert [row["name"] for row in limited["queues"]] == ["stuck", "unread"], "over all pages"
     assert commands(found["concerns"][3]) == ["lakequeue resume paused"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from functools import partial
+from math import inf
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -12,7 +13,6 @@ import attrs
 
 from lakequeue import PeekedMessage, Queue, __version__
 from lakequeue.entry_verbs import (
-    KINDS,
     Depth,
     concurrently,
     consumers,
@@ -108,7 +108,7 @@ class ConsoleApi:
 
         def rank(queue: Queue) -> tuple[float, float]:
             if sort == "trouble":
-                return -urgent.get(queue.name, len(KINDS)), letters(queue) or 0
+                return -urgent.get(queue.name, inf), letters(queue) or 0
             depth = self.depths.latest(queue)
             value = None if depth is None or queue.name not in may else getattr(depth.counts, sort)
             return (-1 if value is None else value), 0
