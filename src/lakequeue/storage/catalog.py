@@ -349,7 +349,7 @@ def lost_row(root: str, key: str, name: str) -> DamagedTable:
 
 
 def holds_messages(engine: Engine, queue: Folder) -> bool:
-    """True if a queue has had messages and was not deleted, or has a damaged log (DUR-7)."""
+    """True if a queue has had messages and was not deleted. Also True if the queue's log is damaged (DUR-7)."""
     shards = shard_folders(queue.folders())
     if queue.exists(layout.COPYING):
         logs = (listed(queue / f"{shard}/{table}") for shard in shards for table in ("messages", "receipts"))

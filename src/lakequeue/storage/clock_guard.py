@@ -24,10 +24,12 @@ DAY = 24 * 3600.0
 TOLERANCE = 900.0
 """Seconds by which a clock may differ from the storage's clock. S3 refuses requests beyond this difference."""
 SECOND_LOOK = 2.0
-"""Seconds to wait before a clock that looks wrong is compared, as a starting machine may still set its clock."""
+"""Seconds to wait before a clock that looks wrong is compared with the storage's clock, because a machine that
+starts may still set its clock.
+"""
 _SLACK = 10 * MICROS
 _STAMP = "_clock"
-"""Name of a file in a table's directory. The file is written in order to read the storage's clock."""
+"""Name of a file that is written into a table's directory, because the file's time shows the storage's clock."""
 _STAMP_SECONDS = 60.0
 """Seconds for which a reading of the storage's clock is used."""
 _stamps: dict[str, tuple[float, float]] = {}

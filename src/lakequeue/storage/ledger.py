@@ -117,7 +117,7 @@ class Ledger:
         return self.machine(log)
 
     def is_current(self, machine: ShardMachine) -> bool:
-        """True if the loaded snapshot still has the state of ``machine``, the result of the last ``machine()``."""
+        """True if ``machine``, which the method ``machine`` built last, still has the loaded snapshot's state."""
         return self.epoch == machine.epoch and self._lineage is self.table.lineage
 
     def rows(self) -> tuple[Head, pa.Table]:

@@ -99,7 +99,7 @@ def _has_bytes(local: str) -> bool:
 
 
 def is_low(root: str) -> bool:
-    """True if a local disk has no space to reserve. Compactions then remove files before they write new ones."""
+    """True if a local disk lacks space for a reserve. Compactions then remove files before they write new ones."""
     space = space_of(root)
     return space is not None and (
         space.free_bytes < PLENTY or (space.free_files is not None and space.free_files < PLENTY_FILES)

@@ -124,7 +124,7 @@ class Snapshot(TableState):
         self.mark: Mark = ()
         """Identity of the file of this version's log entry."""
         self.was_copied = False
-        """True if an entry's file was replaced by a copy, so that the root's other tables must be checked, too."""
+        """True if a copy replaced an entry's file. Other tables of the root must then be checked, too."""
         self.checkpoint_every = 100
         """Number of commits between two checkpoints."""
         self.confirmed_at = time.time()

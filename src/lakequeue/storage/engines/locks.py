@@ -38,8 +38,8 @@ def committing(
 ) -> Iterator[None]:
     """Holds the table's commit lock during the block. Does nothing on object stores.
 
-    Blocks of one thread may be nested, but not an exclusive lock inside a shared lock. ``folder`` is a descriptor
-    of the directory.
+    Blocks of one thread may be nested, but a block with an exclusive lock must not be inside a block with a shared
+    lock. ``folder`` is an open descriptor of the table's directory.
 
     Raises:
         LockHeld: another process held the lock for ``patience`` seconds. None means ``PATIENCE``.
