@@ -193,7 +193,7 @@ def installed(world: World, disk: Disk | None, objects: dict[str, Object] | None
         "monotonic": lambda: world.monotonic,
         "sleep": world.sleep,
         "from_url": store.from_url,
-        "ThreadPoolExecutor": _Inline,
+        "ThreadPool": _Inline,
     }
     with pytest.MonkeyPatch.context() as patch:
         for module, attribute in _seams(tuple(shims)):
