@@ -92,6 +92,26 @@ def test_a_request_of_a_dead_process_ends_with_its_timeout(pair: Pair) -> None:
     assert sum(message.receive_count for message in again) == 5 + 3
 
 
+def test_after_an_entry_the_next_one_is_awaited_without_lists(
+    pair: Pair, store: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner of an older request lists once it has read the entry. It is dead, so another process commits."""
+    here, there = pair
+    servers.never_confirm(monkeypatch)
+    killed(there)
+
+    def commit_alone() -> None:
+        shard_of(there).ledger._requests._rounds = 0
+        there.receive()
+
+    commit_alone()
+    here.counts()
+    before_a_look(monkeypatch, commit_alone)
+    asked = servers.requests(store, here.receive)
+    assert asked["LIST"] == 1, asked
+    assert here.counts().in_flight == 4
+
+
 def test_a_process_that_dies_in_its_turn_keeps_nobody_waiting(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     here, there = pair
 

@@ -124,22 +124,23 @@ class LedgerRequests:
             table: the ledger, with its newest version loaded.
             read: reads the data that the commit needs, while other processes' requests are read.
         """
-        looks = new = 0
+        wait, met = requests.TurnWait(), False
         while True:
-            version, began = table.version, time.monotonic()
-            listed = requests.look(table, posted, 1 if looks else math.inf)
+            version, began, first = table.version, time.monotonic(), not wait.looks
+            if wait.lists:
+                listed = requests.look(table, posted, math.inf if first else 1)
+            else:
+                table.look(1)
             told = requests.answers(table, posted)
             if posted.id in told:
                 self.meet()
                 self.attributes_version = told[_ATTRIBUTES]
                 return [*map(result_of, decoded(told[posted.id]))]
-            new += table.version > version and looks > 0
-            looks = 1 if table.version > version else looks + 1
-            others = requests.fitting(table, posted, listed)
-            if not others or posted.name < others[0].name or looks > requests.LOOKS:
+            others, new = requests.fitting(table, posted, listed), table.version > version
+            met = met or (new and not first)
+            if wait.is_over(new, not others or posted.name < others[0].name, began):
                 break
-            requests.pause(began)
-        if others or new:
+        if others or met:
             self.meet()
         else:
             self._rounds -= 1

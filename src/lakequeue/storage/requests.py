@@ -125,6 +125,37 @@ def _since(name: str) -> int:
     return -1 if match is None else int(match[1])
 
 
+@attrs.define
+class TurnWait:
+    """The wait of a process until its file is committed, or until this process must commit.
+
+    The process with the oldest file lists files after each entry. So a process that has read an entry since it
+    posted its file is probably in the next entry, and needs no list before that.
+    """
+
+    lists: bool = True
+    """True if the next read of the log must also list files."""
+    looks: int = 0
+    """Number of reads since the last new entry, which counts as one."""
+    _seen: bool = False
+
+    def is_over(self, new: bool, oldest: bool, began: float) -> bool:
+        """True if this process must commit. Otherwise pauses, unless the files must be listed at once.
+
+        Args:
+            new: True if the last read found a new entry.
+            oldest: True if no older file than this process's waits, by the last list.
+            began: see ``pause``.
+        """
+        self.looks, self._seen = 1 if new else self.looks + 1, self._seen or new
+        if (oldest and self.lists) or self.looks > LOOKS:
+            return True
+        self.lists = new if not self.lists else not self._seen
+        if not (self.lists and self._seen):
+            pause(began)
+        return False
+
+
 def pause(began: float) -> None:
     """Pauses before the next read of the log. ``began`` is the start of the last read, in monotonic seconds."""
     time.sleep(min(0.05, (time.monotonic() - began) / 4))

@@ -252,26 +252,18 @@ class Appender:
         Only for object stores. Returns the messages if they are committed. Otherwise returns the files of other
         senders that this process should commit, too.
         """
-        looks, most, listed = 0, math.inf, partial(staged_sends.listed, self.table, staged, staged_sends.VERSIONS)
-        lists, seen = True, False
+        wait, listed = requests.TurnWait(), partial(staged_sends.listed, self.table, staged, staged_sends.VERSIONS)
         while True:
             version, began = self.table.version, time.monotonic()
-            if lists:
-                files = requests.look_and_list(self.table, most, listed)
+            if wait.lists:  # later, the next entry may have the file, or must be followed by the commit
+                files = requests.look_and_list(self.table, 1 if wait.looks else math.inf, listed)
             else:
                 self.table.look(1)
-            most = 1  # the next entry may have the file already, or must be followed by the commit
             if (found := self.find(staged)) is not None:
                 return found
             others, new = staged_sends.others(self.table, staged, files), self.table.version > version
-            looks, seen = 1 if new else looks + 1, seen or new
-            oldest = not others or staged.file.path < others[0].path
-            if (oldest and lists) or looks > requests.LOOKS:
+            if wait.is_over(new, not others or staged.file.path < others[0].path, began):
                 return others
-            lists = not seen if lists else new
-            # the sender of the oldest file lists after each entry: the next entry probably has this file
-            if not (lists and seen):
-                requests.pause(began)
 
     def append_staged(
         self,
