@@ -96,7 +96,7 @@ class Schedule:
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
     def replaced_by(self, other: Schedule) -> Schedule:
-        """Returns ``other`` with this schedule's pause and, if this schedule is overdue, with its due time."""
+        """Returns ``other`` with this schedule's pause. Also keeps this schedule's due time if it has passed."""
         if self.paused or other.cron is None or self.next_due > other.created_at:
             return attrs.evolve(other, paused=self.paused)
         return attrs.evolve(other, id=self.id, next_due=self.next_due, last_due=self.last_due)

@@ -52,7 +52,7 @@ FULL_SHARE = 0.95
 EXPIRING_SHARE = 0.25
 """A warning is given if the oldest message expires within this share of the retention period."""
 LETTERS = 1_000
-"""Number of dead letters of a queue, beginning with the newest, whose errors are counted."""
+"""Maximum number of a queue's dead letters that are read to count their errors. The newest are read first."""
 ERRORS = 5
 """Maximum number of error classes that are listed."""
 EXAMPLE = 100

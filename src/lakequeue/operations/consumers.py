@@ -177,7 +177,7 @@ class LongestHandler:
 
     @classmethod
     def of(cls, running: Running, names: Mapping[str, str]) -> LongestHandler | None:
-        """Returns the oldest call, or None if no handler runs. ``names`` maps keys of queues to names."""
+        """Returns the oldest running handler, or None if no handler runs. ``names`` maps queue keys to names."""
         found = dict[ConsumerProcess, list[str]]()
         for key, name in names.items():
             for file in running.get(key, ()):

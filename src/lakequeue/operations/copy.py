@@ -4,8 +4,8 @@ The final commit of a copy writes all rows of the target's catalog. A killed cop
 The copy takes a snapshot of each shard's ledger before a snapshot of the log. The log therefore has every message
 of the ledger. If messages were moved into a shard meanwhile, the shard is copied again. If the copied ledger of a
 shard does not show a move to another queue, the copied queues repeat the move (DUR-41). If a bulk send reached
-only some copied shards, the copy takes the send's manifest and remaining files, too. A repetition or a compaction
-completes the send.
+only some copied shards, the copy takes the send's manifest and remaining files, too. The same send or a
+compaction, made on the target, then completes the send.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ class ShardCopies:
         raise QueueClientError(f"{source.uri}/relays changes faster than it can be copied; try again")
 
     def _copy_table(self, path: Callable[[str], str]) -> TableSnapshot | None:
-        """Copies a table of the root, unless the source lacks it or the target has it; then returns None."""
+        """Copies a table. If the source lacks the table, or the target has it, copies nothing and returns None."""
         paths = [path(engine.store.root) for engine in (self._from, self._to)]
         if not self._from.exists(paths[0]) or self._to.exists(paths[1]):
             return None

@@ -22,8 +22,8 @@ from lakequeue.storage.stats_rows import StatsRow
 
 NEWEST_COMMITS = 50
 LEAST_COMMITS, MOST_ENTRIES = 5, 800
-"""Lost races are counted in the newest entries of each log: in ``MOST_ENTRIES`` divided by the number of shards,
-but in at least ``LEAST_COMMITS`` and at most ``NEWEST_COMMITS`` entries.
+"""Lost races are counted in the newest entries of each log. The number of these entries is ``MOST_ENTRIES``
+divided by the number of shards, but at least ``LEAST_COMMITS`` and at most ``NEWEST_COMMITS``.
 """
 
 _NOTED = [field.name for field in attrs.fields(QueueCounts) if field.name in attrs.fields_dict(StatsRow)]
@@ -61,7 +61,7 @@ class Depth:
     sent: int
     """Number of messages that were ever sent to the queue."""
     stored_by_shard: Sequence[int] = attrs.field(default=(), eq=False)
-    """Number of stored messages by shard. Empty for a depth of the past, or from a compactor's note."""
+    """Number of stored messages by shard. Empty for a past depth, and for a depth from a compactor's note."""
 
     @classmethod
     def of(cls, shards: Iterable[ShardDepth], at: int) -> Depth:

@@ -144,8 +144,8 @@ def batches(leased: LeasedMessages, columns: Sequence[str] | None) -> pa.RecordB
 
 
 def tasks_of(leased: LeasedMessages) -> list[LeaseTask]:
-    """Splits the messages of a lease into tasks of about ``TASK_BYTES`` each. If the lease is not small, one more
-    task has only the last message.
+    """Splits the messages of a lease into tasks of about ``TASK_BYTES`` each. Unless the lease is small, the last
+    message gets a task of its own.
     """
     places, columns = stored(leased)
     if not places:
@@ -252,7 +252,7 @@ def failures_of(
 
 
 def _offsets_of_ids(leased: LeasedMessages, wanted: set[str]) -> Iterator[tuple[str, int, int]]:
-    """Yields id, shard and offset of each message in ``wanted``. Raises InvalidParameterValue for other ids."""
+    """Yields id, shard and offset of each message in ``wanted``. Raises InvalidParameterValue for unknown ids."""
     missing = set(wanted)
     for batch in batches(leased, ["message_id", "shard", "offset"]) if wanted else ():
         found = batch.filter(pc.is_in(batch["message_id"], pa.array(wanted, pa.string())))

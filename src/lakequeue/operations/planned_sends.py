@@ -31,7 +31,7 @@ class PlannedSend:
     order_by: str | None
     """Column that orders the messages of each group on FIFO queues."""
     writer: TaskWriter
-    """Writes rows in tasks. In a stream, each task sets the writer's key, as only tasks know the batch number."""
+    """Writes rows in tasks. In a stream, each task sets the key, because only tasks know the batch number."""
     needed: bool = True
     """False if tasks have nothing to write: the send was made before, or all its files exist."""
 
@@ -42,7 +42,7 @@ class PlannedSend:
         return attrs.evolve(self, writer=attrs.evolve(self.writer, staging=staging))
 
     def write(self, rows: Iterable[pa.RecordBatch]) -> Written | None:
-        """Writes the rows of a task in its own process. Returns None if ``needed`` is False."""
+        """Writes the rows of a task, in the process of the task. Returns None if ``needed`` is False."""
         return self.writer.write(rows) if self.needed else None
 
 

@@ -388,7 +388,7 @@ def _listed_again(
     Args:
         taken: the row that has the name now, or None.
         hidden: keys of lost queues that may have had the name.
-        adopt: True if the name may move to another queue. Repeated calls try each lost queue.
+        adopt: True if the name may move to another queue. Each call then returns the next lost queue.
     """
     if not hidden or (not adopt and (taken is not None or len(hidden) > 1)):
         return None

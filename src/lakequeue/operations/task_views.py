@@ -150,7 +150,7 @@ class TaskReader:
                 yield _list_of(found.slice(next(taken), 1) if row else shown.empty_table())
 
     def late(self, name: str, asked: _Columns) -> Iterator[pa.Array]:
-        """Yields the column ``name`` for the messages in ``asked``: NULL or "" for a message that is gone."""
+        """Yields the values of column ``name`` for the messages in ``asked``. A deleted message has NULL or ""."""
         keys, store = {row.key for row in self._queues().values()}, self._opened.engine.store
         type_ = relations.SCHEMAS["messages"].field(name).type
         for snapshot, offsets in _ascending(asked):

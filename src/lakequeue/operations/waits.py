@@ -18,7 +18,7 @@ from lakequeue.runtime.waiters import Waiter
 from lakequeue.storage.folder import Folder
 
 WATCHED_POLL_FACTOR = 10
-"""Number of poll intervals between two polls of the process that watches the logs, if no message comes."""
+"""Number of poll intervals between polls of a process that watches the logs, while no message comes."""
 WATCHED_CLAIM_FACTOR = 60
 """Number of poll intervals after which a waiting receive claims, even if a process watches the logs."""
 
@@ -74,7 +74,7 @@ class VainWait:
     _waiter: Waiter | None
     """Waiter that is woken by a change of the logs. None if changes wake no waiter."""
     _clear: Callable[[], None]
-    """Called before each check, so that a later change wakes the waiter again."""
+    """Forgets earlier wake-ups. Called before each check, so that a later change wakes the waiter again."""
     _interrupt: Interrupt | None
     _deadline: int
     _pause: int

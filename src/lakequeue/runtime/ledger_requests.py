@@ -24,7 +24,7 @@ from lakequeue.storage.store_failures import first_line
 ROUNDS = 16
 """Number of calls that this process posts as requests after it saw other processes commit."""
 LOSS, MOST_STRAIN = 8, 16
-"""A lost race adds ``LOSS`` to a sum, a commit subtracts 1. At the sum ``MOST_STRAIN``, calls become requests."""
+"""A lost race adds ``LOSS`` to a sum, a commit subtracts 1. At ``MOST_STRAIN``, calls begin to post requests."""
 _ATTRIBUTES = "attributes"
 """Key of the version of the queue's attributes in the JSON of ``answers``."""
 

@@ -38,7 +38,7 @@ POLL_INTERVAL, REMOTE_POLL_INTERVAL = 500_000, 1_000_000
 IDLE_POLL_INTERVAL, IDLE_PART = 4_000_000, 15
 """On object stores, a pause is 1/``IDLE_PART`` of the idle time, at most ``IDLE_POLL_INTERVAL`` microseconds."""
 LINGER, REMOTE_LINGER = 100_000, 2_000_000
-"""Maximum microseconds that a finished message waits to be settled with the next claim: disks, object stores."""
+"""Maximum microseconds that a finished message waits for the next claim, on disks and on object stores."""
 REMOTE_CLAIM_INTERVAL = 1_000_000
 """Minimum microseconds from a claim that took all messages to the next claim. Used on object stores."""
 _BUSY = "the row of the queue is being changed too often; nothing was changed"

@@ -166,7 +166,7 @@ class ShardQueries(ShardTable[Request, Answer]):
         return self.query(lambda machine: machine.head.purged_offset)
 
     def head(self) -> tuple[Head, Callable[[], None]]:
-        """Returns the ledger's newest head, and a function that raises ReplacedLog if a restore happens later."""
+        """Returns the newest head, and a function that raises ReplacedLog if called after the log was restored."""
         with self._held():
             ledger = self._open_ledger()
             ledger.table.refresh()
