@@ -77,9 +77,9 @@ def vacuum(
 ) -> Freed:
     """Removes data files that no version within the retention time needs. Returns their number and size.
 
-    A pass that is due writes a list of the files that the table needs now. A file is removed if a list was written
-    after the file and longer ago than the retention time, and if neither this list nor any later list names the
-    file.
+    A pass that is due writes a list of the files that the table needs now. To remove a file, a pass needs a list
+    that is newer than the file and older than the retention time. The file is removed if neither this list nor any
+    later list names it.
 
     Args:
         table: any table of the root. For a local table, the log is read instead of the loaded snapshot.
@@ -230,7 +230,7 @@ def remove_empty_folders(table: Folder, kept_seconds: float) -> None:
 
 
 def remove_tables(folder: Folder, until: float = math.inf) -> Freed:
-    """Removes the directory of a queue that has no row. Raises LockHeld if one of its tables is locked.
+    """Removes the directory of a queue without a row in the catalog. Raises LockHeld if a table is locked.
 
     Keeps the directory if a file was changed after ``until``, in seconds since 1970.
     """

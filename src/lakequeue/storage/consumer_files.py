@@ -11,7 +11,7 @@ from lakequeue.storage.folder import Folder, Freed
 from lakequeue.storage.stores import Store
 
 SHOWN_SECONDS = 180
-"""Age in seconds at which a file counts as silent, because its consumer was killed or cannot write."""
+"""Age in seconds from which a file counts as silent: its consumer was probably killed, or cannot write."""
 KEPT_SECONDS = 24 * 3600
 """Age in seconds at which the compactor removes a file."""
 KEPT_SILENT = 50

@@ -110,7 +110,7 @@ class Entry:
     base: str | None = None
     """Token that the previous entry had when this entry was written. None if this entry names no token."""
     newest: str | None = None
-    """Newest file that the previous version had when this entry was written. None if this entry names no file."""
+    """File that this entry names as the newest file of the previous version. None if the entry names none."""
     answers: Mapping[str, Any] = attrs.field(factory=dict)
     """Answers to the requests that the commit applied, by request id. See ``storage.requests``."""
 

@@ -67,7 +67,7 @@ class ReplacedLog(DamagedTable):
     """Raised if the log was replaced by another log since the last read, for example by a restore (DUR-80)."""
 
     in_place = False
-    """True if this process has committed an entry to the new log, without knowing that the log was replaced."""
+    """True if the log was replaced, and this process committed an entry to the new log before it noticed."""
 
     def __init__(
         self, table: str, file: str | None, reason: str = _OTHER, *, outcome_unknown: bool = False
@@ -92,7 +92,7 @@ class _Anchor:
         self._begun = self._moved = time.monotonic()
 
     def move(self, version: int) -> None:
-        """Moves the anchor forward if it is old. The next move will take the anchor to ``version``."""
+        """Moves an old anchor to the version noted by the last move, and notes ``version`` for the next move."""
         now = time.monotonic()
         if now - self._moved >= min(self._longest, (now - self._begun) / 4):
             self.version, self._next, self._moved = self._next, version, now
@@ -235,7 +235,9 @@ class Snapshot(TableState):
             raise LogTrimmed(f"{self._folder.uri} has no entry {version}")
 
     def is_in_log(self, folder: Folder) -> bool:
-        """True if a local log has this version's entry, False if trimmed. Raises ReplacedLog for another entry."""
+        """True if a local log still has this version's entry, False if the entry was trimmed. Raises ReplacedLog
+        if the log has a different entry of this version.
+        """
         try:
             self._expect(self._entry_id, folder)
         except LogTrimmed:

@@ -216,7 +216,7 @@ def _cut(pieces: Iterator[pa.RecordBatch], size: int) -> Iterator[Iterator[pa.Re
 
 
 class CheckedRows:
-    """Numbers and yields the rows of a partition that keep all rules. Gives the other rows to ``refused``."""
+    """Yields the rows of a partition that keep all rules, each with a number. Passes other rows to ``refused``."""
 
     def __init__(
         self, messages: Folder, staging: Staging, partition: int, batches: Iterable[pa.RecordBatch]

@@ -21,7 +21,7 @@ from lakequeue.storage.engines.transaction import Answer, Answered, Change, Comm
 
 PATIENCE = 4
 """Maximum attempts to remove duplicates while small sends go on. If new duplicates arrive during each attempt,
-this process holds its small sends to the shard back during one final attempt.
+there is a final attempt, during which this process delays its small sends to the shard.
 """
 
 

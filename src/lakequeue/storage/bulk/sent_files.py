@@ -103,7 +103,7 @@ class SentFiles:
             yield _in_order(pa.concat_tables(waiting))
 
     def merge(self) -> None:
-        """If there are many parts, merges them. Keeps the part of the newest batch, which may not be sent yet."""
+        """If there are many parts, merges all but the newest batch's part. That batch may not be sent yet."""
         self._folder.remove(self._left_over)
         ranges = sorted(self._merged)
         number = [each for each in sorted(self._batches) if each != self.last]

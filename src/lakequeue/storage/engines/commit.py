@@ -45,7 +45,7 @@ class Change(Generic[_T_co]):
     ids: Ids
     """Versions of application ids that the commit sets."""
     write: Callable[[Ids, str], None]
-    """Writes the commit. Gets the versions of application ids to set, and the commit's token."""
+    """Function that writes the commit, given the versions of application ids to set and the commit's token."""
     value: _T_co
     found: Callable[[], bool] = lambda: False
     """Called after a lost race. Returns True if the newest snapshot has the same change by another process."""

@@ -21,7 +21,7 @@ from lakequeue.storage.engines.file_lock import FileLock, Held, table_id
 from lakequeue.storage.roots import local_path
 
 STOPPED = 0.25
-"""If the process in turn shows no sign of life for this number of seconds, others commit without a turn."""
+"""If the process with the turn shows no sign of life for so many seconds, others commit without a turn."""
 FRESH = 0.05
 """Minimum seconds between two signs of life, because each sign is a write to the disk."""
 LONGEST = 5.0
@@ -35,7 +35,7 @@ PATIENCE = 1 / 16
 
 
 TURN_LOCKS = ("_next_turn.lock", "_turn.lock")
-"""Names of a table's two lock files: for the process that is next in line, and for the process in turn."""
+"""Names of a table's lock files: for the process that is next, and for the process that has the turn now."""
 
 
 _mine = Held()
@@ -56,8 +56,8 @@ def turn(
 ) -> Iterator[DiskTurn]:
     """Waits for the turn to commit, and holds the turn during the block. Blocks may be nested.
 
-    Stops waiting after ``longest`` seconds, once ``until()`` returns True, or if the process in turn shows no sign
-    of life. Then the block runs without a turn.
+    Stops waiting after ``longest`` seconds, once ``until()`` returns True, or if the process that has the turn
+    shows no sign of life. Then the block runs without a turn.
     """
     local = local_path(table_path) or ""
     try:

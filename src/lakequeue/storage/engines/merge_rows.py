@@ -15,7 +15,7 @@ from lakequeue.storage.delta_log import LiveFile
 MANY_FILES = 16
 """If more than this number of a partition's files have no statistics of the key, a MERGE joins these files."""
 _JOINED_ROWS = 256
-"""Maximum rows of a file that a MERGE joins with other files, so that small changes stay fast."""
+"""A MERGE joins only files with at most this many rows (see ``MANY_FILES``), to keep small changes fast."""
 _MANY_EDGES = 16
 """If the kept rows form ranges with more ends than this number, a filter is faster than slices of the rows."""
 

@@ -161,9 +161,8 @@ class Table(TableVersion):
         self.refresh()
 
     def lost(self, file: LiveFile) -> Exception:
-        """Returns the error for a missing file: StaleSnapshot if the newest snapshot does not need the file.
-
-        Returns ReplacedLog if the log has become older, and DamagedTable in all other cases.
+        """Returns the error for a missing file: DamagedTable if the newest snapshot needs the file, ReplacedLog if
+        the log went back to an earlier version, and StaleSnapshot in all other cases.
         """
         newest = self._newest(self.folder)
         if file.path in newest.live:

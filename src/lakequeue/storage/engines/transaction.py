@@ -144,7 +144,7 @@ def commit(table: Table, change: Change[object]) -> bool:
 
 
 def back_off(attempt: int) -> None:
-    """Sleeps for a random time of at most 0.02 seconds, which is longer after many attempts."""
+    """Sleeps for a random time of at most 0.02 seconds. The time grows with the number of attempts."""
     time.sleep(random.uniform(0, min(0.02, 0.002 * 2 ** min(attempt, 4))))
 
 

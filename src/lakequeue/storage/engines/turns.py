@@ -52,7 +52,8 @@ class Turns:
     def taken(self, table: Table | None, later: bool = False) -> Iterator[bool]:
         """Waits for the turn, and keeps it during the block. Yields True if the loaded snapshot may be old.
 
-        Choose the requests to commit inside the block. If ``later`` is True, only the method ``take`` waits.
+        Do not choose the requests for the commit before the block begins. If ``later`` is True, does not wait at
+        the start of the block, but when the method ``take`` is called.
         """
         with self._held:
             yield self._begin(table, later)
@@ -68,11 +69,13 @@ class Turns:
         return False
 
     def commit(self) -> AbstractContextManager[None]:
-        """Returns a context manager. Subclasses measure the commit's time, or show that the process is alive."""
+        """Returns a context manager for a commit. Subclasses time the commit, or show that the process lives."""
         return nullcontext()
 
     def lose(self, table: Table, lost: int) -> bool:
-        """Called after the lost race number ``lost``. Returns True if the caller must load the newest snapshot."""
+        """Called after each lost race. ``lost`` is the number of races that the transaction has lost so far.
+        Returns True if the caller must load the newest snapshot.
+        """
         return False
 
     def end(self) -> None:

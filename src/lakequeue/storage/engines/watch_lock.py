@@ -13,7 +13,7 @@ from lakequeue.storage.engines.file_lock import FileLock
 from lakequeue.storage.roots import local_path
 
 WATCH_LOCK = "_watch.lock"
-"""File name of the lock, in the ledger of the first shard. Processes that wait wake when the file is closed."""
+"""File name of the lock, in the ledger of the first shard. When the file is closed, waiting processes wake."""
 
 
 class WatchLock(FileLock):

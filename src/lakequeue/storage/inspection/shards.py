@@ -94,10 +94,11 @@ class FoundShard:
         return known and self.ledger is not None and self.forgotten <= self.ledger.head.epoch
 
     def low(self, ledger: LedgerRows | None) -> int:
-        """Returns the first offset that the log must have.
+        """Returns the first offset that the log must have: the first offset of the log's files, or the floor of
+        ``ledger`` if the floor is lower.
 
-        This is the first offset of the log's files, or the floor of ``ledger`` if the floor is lower. The floor of
-        an older ledger counts only if entries of the log are unreadable.
+        If ``is_newest`` is False, ``ledger`` may be older than the log. Its floor then counts only if entries of
+        the log are unreadable.
         """
         kept = [each.first for each in kept_files(self.files)]
         # Includes damaged files, because the ledger still needs what they held.

@@ -38,10 +38,10 @@ class _Candidate:
 def rejoined(
     log: FoundLog, kept: Sequence[FoundFile], missing: Sequence[Range], end: int, clock: int
 ) -> list[FoundFile]:
-    """Returns files that no log entry names, but that certainly belong at missing offsets or at the log's end.
+    """Returns files that no log entry names, but whose place in the log is certain: a gap, or the log's end.
 
-    The place of a file is certain if the file continues the positions, the send times and the opening time of its
-    neighbours there, and if it is the only such file. The log must have none of its messages yet.
+    A place is certain if three conditions are met. The positions, send times and opening time of the file continue
+    those of the files next to the place. No other file fits there. The log has none of the file's messages yet.
 
     Args:
         kept: the log's sound files.

@@ -300,7 +300,7 @@ class Appender:
 
     def _appended_staged(self, staged: StagedSend, first: int, alone: bool, before: int) -> Appended:
         """Returns the messages of a committed send. ``before`` is the number of staged files that the log had
-        before the commit, by which a closed segment is recognized.
+        before the commit. This number shows whether the commit closed a segment.
         """
         vacuum_if_busy(self.table, layout.MESSAGES_RETENTION)
         if (found := self.find(staged)) is None:

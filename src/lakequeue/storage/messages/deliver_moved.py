@@ -1,4 +1,4 @@
-"""Appends the messages of a move to a log exactly once, as the log records the last move of each source shard."""
+"""Appends the messages of a move to a log exactly once: the log records the last move of each source shard."""
 
 from __future__ import annotations
 

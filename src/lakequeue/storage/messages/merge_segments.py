@@ -33,7 +33,7 @@ IDLE = 3600 * MICROS
 CUT_BYTES = 256 * 1024
 """Bytes below which a segment is too small to drop or empty only some of its rows."""
 CUT_ROWS = 100_000
-"""Maximum rows of a file, if a part of a segment is rewritten."""
+"""Maximum rows of each file that is written when a part of a segment is rewritten."""
 
 _FILE = layout.FILES["messages"]
 _BUSY = "the log of the queue is too busy"
@@ -176,7 +176,7 @@ class _MergeStep:
     epoch: int = 0
     """Epoch of the ledger whose forgotten messages are emptied. 0 if no rows are emptied."""
     mark: int = 0
-    """Number of this removal of bodies, for the application id ``emptying``. 0 if no rows are emptied."""
+    """Random number of this removal of bodies, set as the version of ``emptying``. 0 if no rows are emptied."""
 
 
 def _run(

@@ -30,8 +30,8 @@ _Value = TypeVar("_Value")
 
 
 class CacheBudget:
-    """Memory limit that several caches share. Above it, drops the oldest values, but not the newest.
-    Thread-safe.
+    """Memory limit that several caches share. Above the limit, drops the oldest values first. The newest value
+    stays, even if it alone exceeds the limit. Thread-safe.
     """
 
     def __init__(self, limit: int) -> None:
@@ -267,7 +267,7 @@ class ShardLog:
         return self.files[0].first if self.files else self.end
 
     def until(self, instant: int, reached: int) -> ShardLog:
-        """Returns the log as of ``instant``: without later messages, except those below offset ``reached``."""
+        """Returns the log as of ``instant``: messages until then, and all messages below offset ``reached``."""
         end = max(reached, self.first_sent_at_or_after(instant + 1))
         files = [file for file in self.files if file.first < end]
         return ShardLog(files, end, False, self.version, self._columns, self._load)
@@ -484,7 +484,7 @@ def _misfit(files: Sequence[LogFile]) -> tuple[LogFile, int] | None:
 
 
 def _joined(files: Sequence[LogFile]) -> list[LogFile]:
-    """Combines the files of each segment that another program rewrote into one LogFile."""
+    """If another program wrote files of a segment, combines all files of this segment into one LogFile."""
     joined: list[LogFile] = []
     for _, group in groupby(files, key=lambda file: file.base):
         segment = list(group)
@@ -507,7 +507,7 @@ def _joined(files: Sequence[LogFile]) -> list[LogFile]:
 
 
 def is_foreign(name: str) -> bool:
-    """True if another program or ``engine="spark"`` wrote the file, whose directory then names a partition."""
+    """True if another program or ``engine="spark"`` wrote the file: its directory is named after a partition."""
     return name.startswith(("base_offset=", "settled="))
 
 
