@@ -254,7 +254,7 @@ class QueueAttributes:
 
     @property
     def dedup_window(self) -> int | None:
-        """Maximum age, in microseconds, of a message that a duplicate repeats. None without deduplication ids."""
+        """Microseconds after a send during which its deduplication id marks duplicates. None without these ids."""
         return self.retention_micros if self.deduplication_until_deleted else self.dedup_micros
 
     @property
@@ -437,7 +437,7 @@ def _invalid(attribute: _Attribute, cmq_code: int | None = None, hint: str | Non
 
 
 def _fields(arguments: Mapping[str, Any], rules: Profile) -> dict[str, Any]:
-    """Returns the arguments by field name. Refuses a text for a number, unless the argument has its wire name."""
+    """Returns the arguments by field name. Refuses numbers as text, except in arguments with SQS names."""
     found = {}
     for name, value in arguments.items():
         attribute = _attribute(name, rules)

@@ -69,7 +69,7 @@ def pauses(reason: str | None, groups: Mapping[str, str] | None, since: str | No
 
 
 def resumed_at(since: str | None) -> datetime | None:
-    """Returns when the queue was last resumed. None if never, or if paused now. ``since`` is from ``started``."""
+    """Returns when a queue was last resumed. None if never, or if paused. ``since``: the result of ``started``."""
     at = json.loads(since or "{}").get(_RESUMED)
     return None if at is None else from_micros(at)
 

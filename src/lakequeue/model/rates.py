@@ -1,5 +1,6 @@
 """Rate limits as token buckets (JOB-11), stored as the instant when the bucket will be full. A bucket holds the
-tokens of ``burst`` messages. At most ``burst + w / step`` messages pass in any ``w`` nanoseconds.
+tokens of ``burst`` messages, and gains one token every ``step`` nanoseconds. Therefore at most ``burst + w /
+step`` messages pass in any ``w`` nanoseconds.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Pace(NamedTuple):
         return max(0, self.burst * self.step - 1_000 * max(0, full_at - now)) // self.step
 
     def taking(self, count: int, full_at: int, now: int) -> int:
-        """Takes the tokens of ``count`` messages. Returns when the bucket will be full, in microseconds."""
+        """Takes the tokens of ``count`` messages. Returns the instant (microseconds) when the bucket is full."""
         return max(full_at, now) - (-count * self.step // 1_000)  # rounded up: never faster
 
     def next_at(self, full_at: int, now: int) -> int:

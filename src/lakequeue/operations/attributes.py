@@ -28,7 +28,7 @@ from lakequeue.storage.ledger import create_ledger
 from lakequeue.storage.roots import local_path
 
 STORE_HOLDS = 5
-"""Seconds. A burst is too small for an object store if the rate limit allows more messages in this time."""
+"""Seconds. A burst is too small for an object store if the rate limit refills the burst in less time than this."""
 _log = logging.getLogger("lakequeue")
 
 
@@ -54,7 +54,7 @@ class _ByName(dict[str, Any]):
 
 
 def read(queue: OpenQueue, names: Sequence[str], wire: bool) -> dict[str, Any]:
-    """Returns attributes of a queue; if ``wire``, as SQS does: SQS names, texts, message counts (QUE-23)."""
+    """Returns attributes of a queue. With ``wire``: SQS names, texts as values, and message counts (QUE-23)."""
     with queue.service("attributes"):
         queue.reload()
         if not wire and not any(name[:1].isupper() for name in {*names} - {"All"}):

@@ -87,7 +87,8 @@ class CompactionSummary:
     @contextmanager
     def step(self, what: str, last: bool = False) -> Iterator[None]:
         """Turns an error of the block into an entry of ``failures``. Raises QueueDoesNotExist, because there is
-        nothing left to compact. Raises ReplacedLog unless ``last``, because a restored root must be read again.
+        nothing left to compact. Raises ReplacedLog, so that the caller reads the restored root again. If ``last``,
+        ReplacedLog becomes an entry, too.
         """
         try:
             yield
@@ -133,7 +134,7 @@ class QueuePass:
     """Seconds for which files are kept for readers; see ``compact_root``. None for the default."""
 
     def run(self, elsewhere: bool = False) -> Passed:
-        """Makes the pass, if the queue exists. If ``elsewhere`` (on another machine), refuses network disks."""
+        """Makes the pass, if the queue exists. ``elsewhere``: refuse network disks, as on another machine."""
         summary = CompactionSummary(self.queue, self.region)
         with summary.step("compaction", last=True):
             if elsewhere:

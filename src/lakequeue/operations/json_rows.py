@@ -83,7 +83,7 @@ class Bodies:
 
 
 def _message_type(name: str, columns: Mapping[str, str], found: pa.Schema) -> pa.DataType:
-    """Returns the type of a message column: text for an integer column that is used as an id."""
+    """Returns the type that a column of messages gets. An integer column that is used as an id becomes text."""
     type_ = found.field(columns.get(name, name)).type
     return pa.string() if name in columns and name.endswith("_id") and pa.types.is_integer(type_) else type_
 

@@ -199,8 +199,8 @@ class _Before:
     found: FoundShard
 
     def correct(self, blank: Sequence[Range], end: int, twice: int) -> None:
-        """Removes the messages in ``blank``, which have no body. Adds ``twice`` messages from offset ``end`` on,
-        which had shared their offsets with other messages.
+        """Removes the messages in ``blank``, which have no body. Another ``twice`` messages had shared their
+        offsets with other messages. Adds them at new offsets, beginning with ``end``.
         """
         for span in blank:
             self.messages.discard(*span)

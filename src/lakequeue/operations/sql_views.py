@@ -1,8 +1,8 @@
 """The views as SQL text, which names the paths of the tables.
 
 Catalogs use these views, and so do sessions whose tasks lack lakequeue. Other sessions use ``task_views``, which
-needs 0.9 s for 16 shards instead of 7 s. Tables ``USING lakequeue`` cannot be views of a catalog. Spark 4.2 can
-create these tables, but cannot read them.
+needs 0.9 s for 16 shards instead of 7 s. A catalog cannot use tables ``USING lakequeue`` instead of these views:
+Spark 4.2 can create such tables in a catalog, but cannot read them there.
 
 Each query sees the newest snapshots. The views show the queues that existed when the views were registered. Queue
 names are literals, so that a filter on ``queue`` skips other queues.

@@ -297,7 +297,7 @@ def _attempts(text: str | None) -> Attempts:
 
 
 def _note(text: str) -> str | None:
-    """Converts the note of a dead letter: a failure, which may have ``attempts``, or only attempts."""
+    """Converts a dead letter's note. The old note is a failure, maybe with ``attempts``, or only attempts."""
     found: dict[str, Any] = {}
     with suppress(ValueError, TypeError):
         found = json.loads(text)

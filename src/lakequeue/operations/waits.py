@@ -80,10 +80,10 @@ class VainWait:
     _pause: int
     """Microseconds until the next poll."""
     _known: int | None
-    """Value of ``changes`` before the last poll, if it left no messages for other processes; otherwise None."""
+    """Value of ``changes`` before the last poll. None if that poll left messages for other processes."""
     _watched: bool = False
     _left: bool = False
-    """True if the last check trusted the watching process. If it can no longer be trusted, polls at once."""
+    """True if the last check trusted the watching process. If the trust ends, this process polls at once."""
     _longest: int = attrs.field(init=False)
 
     @_longest.default
@@ -130,9 +130,9 @@ class VainWait:
 def wait_for_more(
     queue: OpenQueue, until: datetime, interrupt: Interrupt, wake: threading.Event, idle: bool
 ) -> Waits[bool]:
-    """Waits until there may be messages to claim, until ``until``, or until ``interrupt`` is set. Returns False if
-    there may be messages at once, and True after a wait or an interrupt. The event ``wake`` is set when there may
-    be messages, and when ``interrupt`` is set. For ``idle``, see ``waiting``.
+    """Waits until there may be messages to claim, until ``until``, or until ``interrupt`` is set. Returns False,
+    without a wait, if there may be messages already. Otherwise returns True. The event ``wake`` is set when there
+    may be messages, and when ``interrupt`` is set. For ``idle``, see ``waiting``.
     """
     waited, pause = False, SHORTEST_POLL
     with waiting(queue, wake.set, idle) as waiter:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 ELSEWHERE_EVERY = 16
 """Of this many receives, one starts at another shard than the home. Even one consumer thus serves all shards."""
 _ALONE = 0.125
-"""A lost race adds 1 to the strain of the home. A commit without lost races lowers the strain by this amount."""
+"""A lost race adds 1 to the strain of the home. A commit without lost races subtracts this constant."""
 _LEAST, _MOST = 2.0, 64.0
 """First and highest limit of the strain. At the limit the home may move. The limit doubles if no shard is free."""
 _QUIET = 64
@@ -84,7 +84,7 @@ class HomeShard:
 
     def consider_moving(self, activity: Callable[[Sequence[int]], Sequence[object]]) -> None:
         """May move the home if this process often loses races there. The function ``activity`` gets the numbers of
-        shards, and returns a value for each shard that changes with each commit to the shard.
+        shards, and returns one value per shard. A shard's value changes with each commit to the shard.
         """
         if not (self._strain or self._seen) or not self._moving.acquire(blocking=False):
             return

@@ -52,7 +52,7 @@ class LedgerRequests:
         self._last: PostedRequest | None = None
         self._asked: int | None = None
         self.turns = turns.Turns()
-        """If other processes commit to this shard, ``turns.moved`` is True: another shard may be better."""
+        """Its ``moved`` is True if other processes commit to this shard. Another shard may then be better."""
         self.dry = False
         """True if the last claim got fewer messages than it asked for."""
         self.attributes_version = 0

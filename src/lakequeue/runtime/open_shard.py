@@ -1,7 +1,7 @@
 """One shard in this process: a ledger, a reader and a sender, each with its own lock.
 
-A process has only one ``OpenShard`` for each shard. Threads of one process therefore never race for commits. To
-take both locks, take the sender's lock before the ledger's lock.
+A process has only one ``OpenShard`` for each shard. Threads of one process therefore never race for commits. A
+thread that needs the locks of sender and ledger takes the sender's lock first.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lakequeue.storage.messages.merge_segments import MergeCounts, merge_all
 
 
 def in_home_order(shards: Sequence[OpenShard], home: HomeShard) -> Sequence[int]:
-    """Returns the order in which this process tries the queue's shards. May move the home shard first."""
+    """Returns the order in which this process tries the queue's shards. First, may choose another home shard."""
 
     def activity(others: Sequence[int]) -> list[list[int]]:
         tables = shards[0].tables

@@ -171,7 +171,7 @@ class Root:
         tables.guard.now = (lambda: to_micros(clock.now())) if isinstance(clock, SystemClock) else None
 
     def first_pause(self, idle: int) -> int:
-        """Returns the pause after the first poll of a wait that begins after ``idle`` without messages."""
+        """Returns the pause after a wait's first poll. ``idle``: microseconds without messages before that."""
         recent = self._local or idle < IDLE_PART * REMOTE_POLL_INTERVAL
         return SHORTEST_POLL if recent else max(SHORTEST_POLL, self.longest_pause(idle) // 4)
 

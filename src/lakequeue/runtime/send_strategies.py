@@ -17,7 +17,7 @@ from lakequeue.storage.messages.staged_sends import StagedSend, unknown
 from lakequeue.storage.store_failures import failure_left_to_others
 
 LOOKS = 3
-"""Number of other processes' commits that a sender searches for its messages before it waits for its turn."""
+"""After this many commits of other processes without the sender's messages, the sender waits for its turn."""
 
 
 class PlainCommit:
