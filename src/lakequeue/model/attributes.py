@@ -304,7 +304,7 @@ class QueueAttributes:
 
     @property
     def inflight_limit(self) -> int | None:
-        """Maximum number of messages in flight in one shard: the queue's maximum over the number of shards."""
+        """Maximum number of messages in flight per shard: the queue's maximum divided by the number of shards."""
         return None if self.max_inflight_messages is None else self.max_inflight_messages // self.shards
 
     @property

@@ -50,7 +50,7 @@ class Pause:
         return f"{queue if self.group is None else f'group {self.group} of {queue}'} {be} {self._words}"
 
     def advice(self, queue: str) -> str:
-        """Returns the line of ``of``, and adds the command that ends the pause."""
+        """Returns the line that the method ``of`` returns, and adds the command that ends the pause."""
         return f"{self.of(queue)}; {self.command(queue)} {ENDS}"
 
     def command(self, queue: str) -> str:
@@ -75,8 +75,9 @@ def resumed_at(since: str | None) -> datetime | None:
 
 
 def started(found: Sequence[Pause], before: Sequence[Pause], now: int, earlier: str | None = None) -> str | None:
-    """Returns JSON with the start of each pause, and with the last resume, in microseconds. A pause that was
-    already in ``before`` keeps its start. The argument ``earlier`` is the JSON of the previous call.
+    """Returns JSON with the start of each pause, and with the last resume, in microseconds. ``before`` are the
+    pauses until now; a pause that is among them keeps its start. ``earlier`` is the JSON that the previous call
+    returned.
     """
     known = {(pause.group, pause.reason): pause.since for pause in before}
     began = {pause.group or "": known.get((pause.group, pause.reason)) for pause in found}

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 _RATE = re.compile(r"([1-9][0-9]{0,6})/(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 MOST_RATE = 1_000_000
-"""Maximum rate limit, in messages a second. One shard cannot deliver as many messages."""
+"""Maximum rate limit, in messages a second. One shard cannot deliver more, so a higher limit has no effect."""
 
 
 def parse_rate(value: Any) -> str:

@@ -119,7 +119,7 @@ def redrive_policy(given: Any) -> RedrivePolicy | None:
 
 
 def redrive_allow_policy(given: Any) -> RedriveAllowPolicy | None:
-    """Parses a policy. Returns None, for all queues, if given None or "". Raises InvalidParameterValue."""
+    """Parses a policy. Returns None, which allows all queues, for None or "". Raises InvalidParameterValue."""
     if given is None or given == "":
         return None
     name = "redrive_allow_policy"

@@ -13,8 +13,8 @@ class MessageState(str, Enum):
     IN_FLIGHT = "in_flight"
     """Received, and hidden until the visibility timeout ends. CMQ calls this Inactive."""
     UNDECIDED = "undecided"
-    """The receipt for a delivery ended before the outcome was known. Deleted if the table has the rows, otherwise
-    visible again (TAB-5).
+    """The receipt for a delivery ended before the outcome was known. The message is deleted if the table has its
+    rows. Otherwise, the message becomes visible again (TAB-5).
     """
     DELAYED = "delayed"
     """No receive can return the message until its delay ends."""

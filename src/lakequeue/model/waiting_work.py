@@ -63,7 +63,7 @@ class WaitingThreads:
         self._ready: deque[_Piece] = deque()
         self._waiting: dict[_Piece, datetime] = {}
         self._queue: list[tuple[datetime, int, _Piece]] = []
-        """Heap of the waits, including waits that ended. A search of thousands of waits would take half a core."""
+        """Heap of the waits. Ended waits stay: to find them among thousands of waits would take half a core."""
         self._waits = itertools.count()
         self._idle: list[threading.Event] = []
         self._timer: threading.Event | None = None
