@@ -48,7 +48,7 @@ class CommandCommit:
         return cls(commands, lambda: max(group.now() for group in groups), wanted, whole, rewrite, new)
 
     def with_others(self, posted: PostedRequest, commit: CommonCommit) -> CommandCommit:
-        """Returns a copy with commands of other processes, too. The caller must have read the shard before."""
+        """Adds other processes' commands to a copy of this commit. The caller must have read the shard before."""
         groups = [(posted.id, self.commands), *commit.others]
         commands = [command for _, group in groups for command in group]
         asked = [(id, len(group)) for id, group in groups]

@@ -26,7 +26,7 @@ ROUNDS = 16
 LOSS, MOST_STRAIN = 8, 16
 """A lost race adds ``LOSS`` to a sum, a commit subtracts 1. At ``MOST_STRAIN``, calls begin to post requests."""
 _ATTRIBUTES = "attributes"
-"""Key of the version of the queue's attributes in the JSON of ``answers``."""
+"""The JSON of ``answers`` stores the version of the queue's attributes under this key."""
 
 _log = logging.getLogger("lakequeue")
 _T = TypeVar("_T")

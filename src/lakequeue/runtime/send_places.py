@@ -120,7 +120,7 @@ class PlaceFinder:
         return stored
 
     def _original(self, stored: Collection[int] | None, window: DedupWindow, key: Key) -> Placed | None:
-        """Returns the place of a message with ``key`` at an offset in ``stored`` (None: any offset), or None."""
+        """Finds the message with ``key``. If ``stored`` is given, ``stored`` must contain the message's offset."""
         for offset in window.find(key):
             if stored is None and offset < (purged := self._ledger.purged_offset()):
                 window.forget_below(purged)

@@ -125,7 +125,7 @@ class SendBatch:
     way: PlainCommit = attrs.field(factory=PlainCommit)
 
     def attributes(self, version: int) -> QueueAttributes:
-        """Returns the attributes of a send that used this version, or else the attributes of the first send."""
+        """Returns this version of the attributes, if a send used it; otherwise the first send's attributes."""
         return next((send for send in self.sends if send.attributes_version == version), self.sends[0]).attributes
 
     def answers_of(self, version: int, places: Places) -> list[Sent | BaseException]:

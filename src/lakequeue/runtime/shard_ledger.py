@@ -52,9 +52,9 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
             self._turns = self._requests.turns
 
     def command(self, commands: Sequence[Command], now: Now, look: float = inf) -> list[Result]:
-        """Applies commands, in one commit with the commands of concurrent calls. Reads the shard first, unless the
-        ``look_at`` read with the number ``look`` has included the shard. Raises RequestThrottled after too many
-        lost races.
+        """Applies commands, in one commit with the commands of concurrent calls. Reads the shard first, unless a
+        call of ``look_at`` has already read it; ``look`` is the number that this call returned. Raises
+        RequestThrottled after too many lost races.
         """
         return self._group.submit(PendingCommands(commands, now, look))
 
@@ -211,7 +211,9 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return self._open_ledger().change(decision, machine, call.rewrite, ids, told)
 
     def _read_log(self, call: CommandCommit, machine: ShardMachine) -> bool:
-        """Gives the machine the known log; if this log may be too old, reads the newest, and returns True."""
+        """Gives the state machine the log that this process knows. If this log may be too old, reads the newest
+        log instead, and returns True.
+        """
         reader = self._open_log()
         machine.log = reader.advance()
         if call.looked:

@@ -25,7 +25,7 @@ from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import LogReader, ShardLog
 
 READ_COMMITS_EVERY = 8
-"""One in this many calls of ``is_unattended`` reads new commits. The rest take any new commit for a claim."""
+"""One in this many calls of ``is_unattended`` reads new commits. Other calls assume that they are claims."""
 LATELY = MICROS // 2
 """Maximum age, in microseconds, of the read of the ledger on which ``are_stored`` relies."""
 TRUSTED = 10 * MICROS
@@ -95,7 +95,9 @@ class ShardQueries(ShardTable[Request, Answer]):
             return log.advance().end == machine.log.end and machine.is_empty and not _has_news(log.table)
 
     def is_unattended(self) -> bool:
-        """True if certainly no other process has claimed since the last read. May be False after other commits."""
+        """True if certainly no other process has claimed new messages since the last read. May also be False after
+        commits that are no claims.
+        """
         with self._held():
             table = self._open_ledger().table
             self._unattended_calls += 1
@@ -264,7 +266,7 @@ class ShardQueries(ShardTable[Request, Answer]):
         return machine is not None and not self._is_ahead(machine) and self._open_ledger().is_current(machine)
 
     def _is_ahead(self, machine: ShardMachine) -> bool:
-        """True if, since the state machine's last decision, the clock was set back, and nothing was committed."""
+        """True if the clock was set back after the last decision of the state machine, without a commit since."""
         return self._shared.guard.was_set_back(machine.now) and machine.now > machine.head.committed_at
 
     def _load_machine(self, log: Callable[[], ShardLog] | None = None) -> ShardMachine:
