@@ -244,7 +244,7 @@ def peek(queue: OpenQueue, where: Where, limit: int, interrupt: Interrupt | None
 
 
 def page(search: Search, collect: Callable[[Search], _Page]) -> _Page:
-    """Calls the function ``collect`` with a search, as one call on the queue. Returns the function's result."""
+    """Calls the function ``collect`` with a search, and returns its result. Counts as one call on the queue."""
     with search.queue.service("peek_history" if search.history else "peek") as call:
         result = collect(search)
         call.messages = search.found

@@ -131,8 +131,9 @@ def get(queue: OpenQueue, message_id: str) -> PeekedMessage:
 
 
 def _looks(queue: OpenQueue, message_id: str) -> Iterator[list[_Place]]:
-    """Yields first the places of the id's messages that were sent near the time in the id, if there are any, and
-    then the places of all messages with the id. Raises InvalidParameterValue if no message has the id.
+    """Finds the messages with an id, in two looks. First yields the places of the messages that were sent near the
+    time in the id, if such messages exist. Then yields the places of all messages with the id. Raises
+    InvalidParameterValue if no message has the id.
     """
     queue.learn_of_shards()
     made = sent_about(message_id)

@@ -118,7 +118,7 @@ class CompactionSummary:
 
 
 Passed: TypeAlias = tuple[CompactionSummary, list[StatsRow], Note | None]
-"""Results of a pass: summary, counts of the queue (maybe empty), note for later passes (None after work)."""
+"""Results of a pass: summary, counts of the queue (maybe empty), note for later passes (None if it did work)."""
 
 
 @attrs.frozen

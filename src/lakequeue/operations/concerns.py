@@ -276,7 +276,9 @@ def _stuck(
 
 
 def _all_older(now: Depth, known: Sequence[ActiveConsumer], seconds: float) -> bool:
-    """True if handlers run, and no handler or receive of a message in flight is younger than ``seconds``."""
+    """True if handlers run, the oldest handler call of each process began more than ``seconds`` ago, and all
+    messages in flight were received more than ``seconds`` ago.
+    """
     until = now.at - seconds * MICROS
     handlers = [process.oldest_handler for each in known for process in each.processes if process.oldest_handler]
     receives = [each.newest_receive for each in known if each.newest_receive]

@@ -173,7 +173,7 @@ class LongestHandler:
     process: ConsumerProcess
     seconds: float
     queues: Sequence[str]
-    """Names of the queues that the consumer receives from. The report does not name the queue of a call."""
+    """Names of the consumer's queues. The report does not say which of them the call's messages came from."""
 
     @classmethod
     def of(cls, running: Running, names: Mapping[str, str]) -> LongestHandler | None:

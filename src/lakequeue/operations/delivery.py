@@ -104,7 +104,8 @@ class Delivering:
 
         Args:
             failed: reason by receipt handle. If the reason is None, the receive does not count.
-            together: True if one error failed all messages with a reason. Then all come again in halves (DLQ-12).
+            together: True if all messages that have a reason failed because of the same error. The next receive
+                then takes only half of these messages (DLQ-12).
         """
         self._release({self._offset(handle): reason for handle, reason in failed.items()}, together)
 

@@ -24,7 +24,7 @@ from lakequeue.storage.stores import Store
 SPARSE = timedelta(seconds=150)
 """Maximum time between two points of a plot. If the time is longer, the depth in between is unknown."""
 MOST = 50
-"""Ledgers are opened in at most this many versions per shard. Depths are computed at as many regular instants."""
+"""Maximum number of versions to read per ledger. Depths are computed at about this many regular instants."""
 
 
 def depth_history(queue: OpenQueue, since: datetime) -> list[Depth]:

@@ -162,7 +162,7 @@ class JudgedShard:
         return [self._known(index, first, last, state) for state in self._states(index, first, last)]
 
     def _known(self, index: int, first: int, last: int, state: MessageState) -> ds.Expression:
-        """Returns a condition that every message of the range meets if the message is in ``state``."""
+        """Returns a condition that is true for the range's messages in ``state``, and maybe for other messages."""
         offset, sent_at = pc.field("log_offset"), pc.field("sent_at")
         known = (
             names_are(self.judge.queue, self.judge.region)

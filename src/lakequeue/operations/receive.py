@@ -251,7 +251,7 @@ def _poll(queue: OpenQueue, request: Request) -> _Poll:
 
 
 def _waiting(queue: OpenQueue, poll: _Poll, wake: Callable[[], None]) -> AbstractContextManager[Waiter | None]:
-    """Adds a waiter for the block. To make it poll, calls ``wake``. Yields None if the receive does not wait."""
+    """Adds a waiter for the block; changes call ``wake``. Yields the waiter; None if the receive does not wait."""
     return nullcontext() if poll.deadline() <= queue.now() else waiting(queue, wake, poll.request.idle)
 
 

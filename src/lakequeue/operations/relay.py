@@ -195,7 +195,7 @@ class _TableRelay:
 
 
 def _position(version: int, pieces: int) -> int:
-    """Encodes a version and the number of its sent pieces as one number. ``MOST_PIECES``: all pieces are sent."""
+    """Encodes a version and its number of sent pieces (``MOST_PIECES`` if all pieces are sent) as one number."""
     return (version + 1) * (MOST_PIECES + 1) + pieces
 
 

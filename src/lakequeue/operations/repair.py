@@ -302,7 +302,7 @@ def _lost_files(found: FoundShard) -> bool:
 
 
 def _newest_epoch(found: FoundShard) -> int:
-    """Returns the highest ledger epoch that a process may have read. Each unreadable log entry may be one more."""
+    """Returns the highest ledger epoch that a process may have read. Counts each unreadable entry as an epoch."""
     state = None if found.receipts is None else found.receipts.newest()
     if found.receipts is None or state is None:
         return 0

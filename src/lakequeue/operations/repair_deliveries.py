@@ -40,9 +40,9 @@ def undelivered(rows: RepairedLedger, now: int) -> tuple[RepairedLedger, list[st
 def block_step(
     root: Root, row: QueueRow, shard: int, epoch: int, left: Iterable[tuple[int, int]]
 ) -> tuple[list[RepairStep], list[str]]:
-    """Returns a step that blocks all deliveries that were claimed up to ``epoch``, of the messages ``left``. If
-    the deliveries cannot be blocked, returns a note instead. Apply the step before the messages become visible.
-    Otherwise, a process with an old lease may still append the messages' rows.
+    """Returns a step that blocks deliveries of the messages in ``left``: all deliveries that were claimed up to
+    ``epoch``. If the deliveries cannot be blocked, returns a note instead. Apply the step before the messages
+    become visible. Otherwise, a process with an old lease may still append the messages' rows.
     """
     attributes = QueueAttributes.from_wire(row.attributes)
     table, delivery_id = attributes.table, attributes.delivery_id

@@ -42,7 +42,7 @@ class QueueCounts:
         delayed: messages that were sent with a delay, which has not ended.
         rewindable: deleted messages that a rewind can restore.
         oldest_age: seconds since the oldest message was sent; None if there is no message.
-        held: messages that were sent at the limit on delayed messages. Held messages do not count as delayed.
+        held: messages that were sent while too many messages were delayed. Held messages do not count as delayed.
         undecided: messages whose delivery lease has ended, while it is unknown if the messages' rows arrived.
             Undecided messages do not count as in flight (TAB-5).
     """

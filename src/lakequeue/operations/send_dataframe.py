@@ -98,7 +98,7 @@ def send_staged(
     stage: Stage,
     verb: str = "send_dataframe",
 ) -> int:
-    """Sends rows that the function ``stage`` writes, again if attributes change. Returns the number of rows."""
+    """Sends rows that ``stage`` writes. If attributes change, calls ``stage`` again. Returns how many rows."""
     with queue.service(verb) as call:
         while True:
             check_columns(queue.attributes, columns, send.order_by)

@@ -43,8 +43,8 @@ class Shortage:
         text: a sentence that describes the shortage.
         hint: what helps, in words.
         steps: the commands that free space.
-        largest: sizes in bytes of the largest queues, by name. Empty if the shortage is not urgent, or if the
-            purge of no queue helps.
+        largest: sizes in bytes of the largest queues, by name. Empty if the shortage is not urgent, or if other
+            files fill the disk and it would not help to purge a queue.
         full: True if all calls fail, or all calls except the smallest.
         causes: what the disk lacks, bytes or files, one line for each. Empty if the shortage is not urgent.
     """

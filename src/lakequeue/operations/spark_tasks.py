@@ -97,7 +97,7 @@ def pieces_of(messages: Table) -> list[tuple[tuple[int, int], int]]:
 
 
 def joined(asked: Iterable[Place]) -> Iterator[tuple[Place, list[Piece]]]:
-    """Joins consecutive pieces of a shard. Yields the shard's place, with the list of the joined pieces."""
+    """Joins consecutive pieces of a shard. Yields queue, region and shard with each list of joined pieces."""
     place: Place | None = None
     pieces: list[Piece] = []
     for queue, region, shard, *piece in asked:

@@ -112,7 +112,7 @@ def statements_of(
 
     Args:
         root: the root whose queues the views show.
-        now: the instant at which states are computed. None for ``as_of``, or else for the time of each query.
+        now: the instant at which states are computed. Default: ``as_of`` if given, else the time of each query.
         as_of: instant of the table versions and queues; None for now.
         schema: schema of persistent views, with or without its catalog; None for temporary views.
 
@@ -281,7 +281,9 @@ def _heads_with_held(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _with_runs(root: str, queue: QueueRow, only: str = "true") -> str:
-    """Returns a query for messages, each with its run or NULL. Filtered ledgers would take 68 jobs, not 53."""
+    """Returns a query for messages, each with its run or NULL. The ledgers are not filtered, because Spark would
+    then need 68 jobs instead of 53.
+    """
     fields = ", ".join(_MESSAGE_FIELDS)
     no_fields = ", ".join(f"NULL AS {name}" for name in _MESSAGE_FIELDS)
     run = ", ".join(f"'{name}', {name}" for name in _RUN_FIELDS)

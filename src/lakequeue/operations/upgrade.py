@@ -29,7 +29,7 @@ from lakequeue.storage.parquet_files import ANY
 from lakequeue.storage.roots import local_path
 
 Progress = Callable[[int, int, str], None]
-"""Called before each table: number of converted tables, number of all tables, queue ("" at the end)."""
+"""Called with the number of converted tables, of all tables, and the queue of the next table ("" at the end)."""
 _FORMER = 5
 _EMPTIED = -1.0
 """Value of ``delay_seconds`` that marks an emptied message in layout 5."""
@@ -91,7 +91,7 @@ def _check_alone(root: str) -> None:
 
 
 def _ancestors(pid: int) -> Iterator[int]:
-    """Yields the ids of a process and its ancestors, for example of a shell whose arguments contain the root."""
+    """Yields the ids of a process and its ancestors, such as a shell whose arguments contain the root."""
     while pid:
         yield pid
         try:
@@ -238,7 +238,7 @@ def _run(row: Mapping[str, Any], queues: Rows) -> Run:
     The columns of layout 5 contained:
 
     - ``attempt_id``: an attempt; the note of a move; ``{"consumer": NAME}``; or a failure.
-    - ``attempt_place``: the rank in an answer; for a redrive with ``receive_count`` 0, its number of receives.
+    - ``attempt_place``: the rank in an answer; or a redriven message's receives (its ``receive_count`` was 0).
     - ``move_number``: the number of a move, or the number of earlier receives.
     - ``target_key``: the target of a move, or failed attempts.
     """
