@@ -214,7 +214,6 @@ def _decompressed(body: bytes, kind: Any) -> bytes:
 
 
 def _is_small(body: bytes) -> bool:
-    """Returns True if a JSON text has at most ``_MOST`` lists, objects and elements."""
     elements = (found for found in _ELEMENT.finditer(body) if found[1])
     return next(islice(elements, _MOST, None), None) is None
 

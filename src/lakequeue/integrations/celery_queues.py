@@ -237,7 +237,6 @@ class Broker:
             return use(self.queue(name))
 
     def _own(self, name: str) -> str:
-        """Converts the name of a kombu queue to a name that lakequeue allows."""
         full = f"{self._prefix}{name}"
         safe = re.sub("[^A-Za-z0-9_-]", "_", full)
         return full if safe == full and len(full) <= 80 else f"{safe[:71]}-{_short_hash(full)}"

@@ -51,7 +51,6 @@ class ShardQueries(ShardTable[Request, Answer]):
         self._looked = 0
         """Sequence number of the last read of this shard by ``look``."""
         self._committed_since_look = False
-        """True if this process has committed to the ledger since the last ``look``."""
         self._read_at: int | None = None  # when the ledger was read for the last answer, by the caller's clock
 
     def look(self, number: int) -> None:

@@ -49,9 +49,7 @@ _CELLS_OF_RUN = layout.ColumnArrays(layout.RUN)
 _HEAD = [field.name for field in layout.HEAD if field.name in attrs.fields_dict(Head)]
 """Names of the fields of ``Head`` that are read from the struct ``head``."""
 _MOVE = ("move_number", "move_target", "move_note", "move_redrive")
-"""Columns of a run that hold the fields of ``MovePart``."""
 _MARK = ("delivery_slot", "delivery_number")
-"""Columns of a run that hold the fields of ``Mark``."""
 _CELLS: Mapping[str, Callable[[Any], Any]] = {
     "failed_attempts": lambda attempts: [attrs.asdict(each) for each in attempts or ()] or None,
     "failure": lambda failure: failure and attrs.asdict(failure),

@@ -93,7 +93,6 @@ def take(local: str) -> None:
 
 
 def _has_bytes(local: str) -> bool:
-    """True if the reserve file exists with its whole size."""
     path = os.path.join(local, layout.RESERVE)
     return os.path.isfile(path) and os.path.getsize(path) >= RESERVED
 

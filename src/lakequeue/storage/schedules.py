@@ -34,7 +34,6 @@ class ScheduleTable:
         self._table: Table | None = None
         self._read: tuple[tuple[int, object], list[Schedule]] = (-1, None), []
         self._stored = layout.SCHEDULES.empty_table()
-        """The stored rows, as an Arrow table."""
 
     def rows(self) -> list[Schedule]:
         """Returns the schedules of every region. Raises DamagedTable if lakequeue cannot have written them."""

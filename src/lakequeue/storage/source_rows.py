@@ -74,7 +74,6 @@ class VersionRows:
                 return
 
     def _sent(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns a batch without the rows that show the values before an update."""
         if not self._feed:
             return batch
         return batch.filter(pc.not_equal(batch[CHANGE_TYPE], BEFORE))

@@ -349,7 +349,6 @@ class _Rows:
         return pa.array([sequence_number(self._place.shard, offset) for offset in offsets.tolist()], field.type)
 
     def _stored(self, name: str, type_: pa.DataType) -> pa.Array:
-        """Returns a stored column as one array of the expected type."""
         column = self._rows[name]
         return (column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()).cast(type_)
 

@@ -281,7 +281,6 @@ def _open_step(
 
 
 def _is_foreign(table: Table, segment: SegmentFiles) -> bool:
-    """True if another program wrote a file of the segment."""
     return not table.commits_alone and any(file.is_foreign for file in segment)
 
 
