@@ -118,7 +118,7 @@ class CompactionSummary:
 
 
 Passed: TypeAlias = tuple[CompactionSummary, list[StatsRow], Note | None]
-"""Results of a pass: summary, counts of the queue (maybe empty), note for later passes (None if it did work)."""
+"""Results of a pass: summary, counts of the queue (maybe empty), and a note if the pass had nothing to do."""
 
 
 @attrs.frozen
