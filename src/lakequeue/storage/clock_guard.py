@@ -38,7 +38,7 @@ moment, both in seconds.
 """
 
 Doubt: TypeAlias = Callable[[int, int, str, Callable[[], bool]], None]
-"""Type of the method ``ClockGuard.check_expiry``."""
+"""Type of a function with the signature of ``ClockGuard.check_expiry``."""
 
 _log = logging.getLogger("lakequeue")
 

@@ -312,7 +312,7 @@ class TableState:
 
 
 def is_left_over(folder: Folder, found: Entry | TableState) -> bool:
-    """True if a restore left the entry or state behind, as the newest file that it names is gone (DUR-86)."""
+    """True if the newest file of the entry or state is gone: a restore left the entry or state behind (DUR-86)."""
     if folder.local is None or found.newest is None:
         return False
     try:

@@ -82,7 +82,7 @@ def message_rows(rows: pa.Table) -> pa.Table:
 
 
 def rows_of(columns: Sequence[pa.Array], kind: pa.StructType) -> pa.Table:
-    """Builds a table of arrays with the columns of ``kind``. Skips the slow comparison of each type by Arrow."""
+    """Builds a table from arrays, with the columns of ``kind``. Skips Arrow's slow comparison of each type."""
     rows = pa.Array.from_buffers(kind, len(columns[0]), [None], children=columns)
     return pa.Table.from_batches([pa.RecordBatch.from_struct_array(rows)])
 
@@ -104,7 +104,7 @@ class ColumnArrays:
 
 
 def buffer_bytes(rows: pa.Table) -> int:
-    """Returns the bytes of the buffers of ``rows``. Buffers of several chunks may count more than once."""
+    """Returns the bytes of the buffers of ``rows``. A buffer that chunks share may count more than once."""
     return sum(batch.get_total_buffer_size() for batch in rows.to_batches())  # Faster than the table's own method.
 
 

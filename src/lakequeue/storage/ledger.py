@@ -115,7 +115,7 @@ class Ledger:
         return self.machine(log)
 
     def is_current(self, machine: ShardMachine) -> bool:
-        """True if ``machine``, which the method ``machine`` built last, still has the loaded snapshot's state."""
+        """True if ``machine``, the newest machine of this ledger, still has the loaded snapshot's state."""
         return self.epoch == machine.epoch and self._lineage is self.table.lineage
 
     def rows(self) -> tuple[Head, pa.Table]:

@@ -38,7 +38,7 @@ class Space(NamedTuple):
         return self.free_bytes < min(least, LEAST_FREE * self.size_bytes)
 
     def lacks_files(self, least: int) -> bool:
-        """True if fewer than ``least`` files, and at most the share ``LEAST_FREE`` of all files, are free."""
+        """True if fewer than ``least`` inodes, and less than the share ``LEAST_FREE`` of all inodes, are free."""
         return self.free_files is not None and self.free_files < min(least, LEAST_FREE * self.size_files)
 
 

@@ -107,10 +107,10 @@ def left_to_others(call: str, part: str, reason: object) -> QueueClientError:
 
 
 def failure_left_to_others(error: Exception, unknown: Callable[[object], QueueClientError]) -> Exception:
-    """Returns the error for a failed call, of which other processes may still commit a part.
+    """Returns the error to raise for a failed call, if other processes may still commit a part of the call.
 
-    Unless ``error`` already says that the outcome is unknown, calls ``unknown`` with the reason of the failure to
-    make the error; see ``left_to_others``.
+    Returns ``error`` itself if it already says that the outcome is unknown. Otherwise makes an error that says so:
+    usually with ``unknown``, which takes the reason of the failure. See ``left_to_others``.
     """
     match error:
         case QueueClientError(outcome_unknown=True):

@@ -354,7 +354,6 @@ class _Rows:
 
 
 def _receipt_handles(offsets: npt.NDArray[np.int64], shard: int, lease: LeaseColumns) -> pa.Array:
-    """Returns the receipt handles of the messages at ``offsets``."""
     before, after = around(lease.key, lease.lease_id)
     before = f"{before}{shard}{BETWEEN}"
     begun, ending = hashlib.sha256((lease.lease_key + before).encode()), after.encode()

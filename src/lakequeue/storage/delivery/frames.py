@@ -198,7 +198,7 @@ class FrameRows:
 
 
 def first_entry(snapshot: DeltaDeliverySnapshot, columns: str) -> str:
-    """Returns the first log entry of an empty delivery table, whose schema is ``columns``, as JSON."""
+    """Returns, as JSON, the first log entry of an empty delivery table with the schema ``columns``."""
     protocol, metadata = snapshot.handle.protocol(), snapshot.handle.metadata()
     versions: dict[str, Any] = {
         "minReaderVersion": protocol.min_reader_version,

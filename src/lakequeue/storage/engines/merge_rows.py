@@ -13,7 +13,7 @@ import pyarrow as pa
 from lakequeue.storage.delta_log import LiveFile
 
 MANY_FILES = 16
-"""If more than this number of a partition's files have no statistics of the key, a MERGE joins these files."""
+"""If more than this number of a partition's small files lack key statistics, a MERGE combines these files."""
 _JOINED_ROWS = 256
 """A MERGE joins only files with at most this many rows (see ``MANY_FILES``), to keep small changes fast."""
 _MANY_EDGES = 16

@@ -1,7 +1,8 @@
 """The Spark engine, whose tables commit through Delta. It serves as a reference for the point engine.
 
-Delta checks each commit for conflicts with all commits since the loaded version. Only MERGE starts its own
-transaction, whose fence is a check for stale application ids.
+Delta checks each commit for conflicts with all commits since the loaded version. MERGE is the exception: it starts
+its own transaction on the newest version. Its fence is an application id: Delta skips the MERGE if another commit
+has already set the id's version.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class SparkTable(Table):
         answers: str | None = None,
     ) -> None:
         """Merges rows. The fence is the first id in ``transactions``. Each commit must raise the version of this
-        id by one, so that Delta skips a merge that comes after another commit.
+        id by one. If another commit has raised it since the loaded snapshot, Delta skips the merge.
         """
         from delta.tables import DeltaTable
 

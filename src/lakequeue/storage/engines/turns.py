@@ -34,7 +34,7 @@ COMMITS = 4
 LONGEST = 2.0
 """Maximum pause before a commit, in seconds."""
 MOST = 8
-"""Maximum number of commits before which a process pauses after it has lost races."""
+"""After lost races, a process pauses before each of its next commits, but before at most this number of them."""
 
 
 class Turns:
@@ -112,7 +112,7 @@ class StoreTurns(Turns):
         self._took = 0.0
         """Duration of the last commit in seconds. 0 if this process has paused or lost a race since."""
         self._pauses = 0
-        """Number of this process's next commits before which it must pause, once per commit."""
+        """This process must still pause before this number of commits, once before each."""
 
     def _begin(self, table: Table | None, later: bool) -> bool:
         """Pauses if a pause is due, and if an own commit followed the last pause. Returns True after a pause."""
@@ -130,7 +130,7 @@ class StoreTurns(Turns):
         return True
 
     def lose(self, table: Table, lost: int) -> bool:
-        """Asks for a turn after each ``ASK_AFTER`` lost races. Returns False: the newest snapshot is loaded."""
+        """Asks for a turn after every ``ASK_AFTER`` lost races. Returns False: the caller need not refresh."""
         self._meet()
         self._took = 0.0
         if lost % ASK_AFTER == 0:
@@ -189,7 +189,7 @@ class _DiskTurns(Turns):
 
 
 class _AloneTurns(Turns):
-    """Turns for commits through Spark: takes exclusive access after a lost race, as a decision takes a second."""
+    """Turns for commits through Spark. Exclusive after a lost race, because a decision takes a second."""
 
     def lose(self, table: Table, _: int) -> bool:
         with suppress(LockHeld):

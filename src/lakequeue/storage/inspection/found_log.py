@@ -191,7 +191,7 @@ def start_of(entries: Container[int], checkpoints: Iterable[int]) -> int | None:
 
 
 def _reached(start: int, known: Iterable[int]) -> int:
-    """Returns the newest of ``known`` for which a repair replaces at most ``MOST_LOST`` missing entries."""
+    """Returns the newest version in ``known`` before which at most ``MOST_LOST`` entries are missing."""
     last, lost = start, 0
     for version in known:
         if version > start:

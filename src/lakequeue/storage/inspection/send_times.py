@@ -16,10 +16,10 @@ Known = tuple[int, int]
 
 
 def misdated(files: Sequence[FoundFile]) -> Iterator[tuple[FoundFile, str]]:
-    """Yields each sound file whose send times are impossible, with a text that says why.
+    """Yields each sound file whose send times are impossible, with a text that names the fault.
 
-    A message is never sent before the previous message. All files of a segment must be adjacent, and must have the
-    same opening time, which is the send time of the segment's first message.
+    Faults: a message was sent before the previous message; the files of a segment are not adjacent; the files of a
+    segment have different opening times. The opening time is the send time of the segment's first message.
     """
     newest, base, opened = 0, -1, dict[int, int]()
     for each in sorted(files, key=lambda file: file.first):

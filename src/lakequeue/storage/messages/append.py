@@ -332,7 +332,7 @@ class Appender:
         return self._empty({}, {layout.SEND_ID: layout.CLOSED + self.end})
 
     def announce_attributes(self, version: int) -> Change[None]:
-        """Returns the change after which senders must validate messages with this version of the attributes."""
+        """Returns a change. After its commit, senders must validate messages by this version of the attributes."""
         # Announcements do not move the end. Without this fence, the older of two might land last.
         fence = {layout.ATTRIBUTES_ID: self.attributes_version}
         return self._empty(fence, {layout.ATTRIBUTES_ID: version})

@@ -127,7 +127,7 @@ class BodyCache:
 
 
 def _read(table: Table, file: LogFile, first: int, last: int, ahead: int) -> pa.Table:
-    """Reads rows from ``first`` to ``ahead``. If later rows are damaged, reads only up to ``last`` (DUR-8)."""
+    """Reads rows from ``first`` to ``ahead``. If a row after ``last`` is damaged, stops at ``last`` (DUR-8)."""
     try:
         return file.rows_of(table, _COLUMNS, first, ahead)
     except DamagedTable as error:

@@ -31,7 +31,7 @@ JOINED_BYTES = 128 * 1024 * 1024
 IDLE = 3600 * MICROS
 """Microseconds without a send after which the last segment counts as closed."""
 CUT_BYTES = 256 * 1024
-"""Bytes below which a segment is too small to drop or empty only some of its rows."""
+"""Minimum bytes of a segment. A smaller segment is not rewritten to drop or empty only some of its rows."""
 CUT_ROWS = 100_000
 """Maximum rows of each file that is written when a part of a segment is rewritten."""
 
@@ -84,7 +84,7 @@ def merge_all(
     announce: Callable[[int], int] = lambda known: 0,
     forgotten: Callable[[], ForgottenMessages] | None = None,
 ) -> MergeCounts:
-    """Drops, merges, cuts and empties segments where that is due. Returns the numbers of replaced segments.
+    """Drops, merges, cuts and empties segments where that is due. Returns how many segments it changed.
 
     Args:
         floor, drop_before, confirm: as for ``merge_recent``.
@@ -308,7 +308,9 @@ def _empty_step(
     forgotten: Callable[[], ForgottenMessages],
     done: set[int],
 ) -> _MergeStep | None:
-    """Returns a step that empties at least half of a segment's rows, or None. Skips the segments in ``done``."""
+    """Returns a step that empties rows of a segment, if at least half of its remaining rows are to be emptied.
+    None if there is no such segment. Skips the segments in ``done``.
+    """
     idle = [(seen.open_one, seen.last_sent_at)] if seen.open_one and now - seen.last_sent_at > IDLE else []
     for segment, end in [*zip(seen.segments, seen.ends, strict=True), *idle]:
         first, last = segment[0].first, segment[-1].last

@@ -345,7 +345,7 @@ class ShardLog:
     def _grouped(
         self, spans: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[Sequence[str], npt.NDArray[Any], npt.NDArray[Any]]]:
-        """Yields for each file: group names, and for each message of ``spans`` its group's index and offset."""
+        """For each file, yields group names, each message's index into these names, and each message's offset."""
         pending = deque(spans)
         while pending:
             first, last = pending[0]
@@ -449,7 +449,7 @@ _known: dict[str, FileColumns] = {}
 
 
 def log_files(table: TableVersion, known: Mapping[str, LogFile] = MappingProxyType({})) -> list[LogFile]:
-    """Returns the live files by offset, if possible from ``known``. Raises DamagedTable for gaps (DUR-5)."""
+    """Returns the live files by offset. Reuses files from ``known``. Raises DamagedTable for gaps (DUR-5)."""
     try:
         files = [
             old if (old := known.get(file.path)) is not None and old.file is file else LogFile.of(file)
