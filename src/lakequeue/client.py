@@ -375,7 +375,8 @@ class LakeQueue(RootProperties):
 
         Args:
             to: the target root. A missing root is created. The root may have other queues.
-            queue: name of a queue of the region; None for all queues of all regions, ``stats``, ``schedules``.
+            queue: name of a queue of the region. None copies all queues of all regions, and also the tables
+                ``stats`` and ``schedules``.
             progress: called with the number of copied files, the number of all files, and the queue's name.
 
         Raises:

@@ -110,7 +110,7 @@ class _HasRuntime(Protocol[_Read]):
 def of_face(
     operation: Callable[Concatenate[_Below, _P], _Result],
 ) -> Callable[Concatenate[_HasRuntime[_Below], _P], _Result]:
-    """Turns an operation on a ``_runtime`` into an operation on a LakeQueue, Queue or Lease that has one."""
+    """Turns an operation on a ``_runtime`` into the same operation on a LakeQueue, Queue or Lease."""
 
     @functools.wraps(operation)
     def verb(face: _HasRuntime[_Below], /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:

@@ -133,7 +133,7 @@ class QueueDoesNotExist(QueueServiceError):
 
 
 class QueueNameExists(QueueServiceError):
-    """A queue of this name exists with other attributes (QUE-15), or on profile ``cmq`` with any (QUE-16)."""
+    """A queue of this name exists. Except on profile ``cmq``, its attributes differ (QUE-15, QUE-16)."""
 
     legacy_code = "QueueAlreadyExists"
     default_message = "A queue with this name already exists."
@@ -457,10 +457,10 @@ CMQ_CODES: dict[str, int] = {
 """Maps error codes to CMQ's numbers (ERR-7). A number that an error's constructor got takes precedence."""
 
 CMQ_MODULE_CODES: dict[int, int] = {6050: 10670, 10680: 10680, 10700: 10700}
-"""Maps CMQ's numbers to CMQ's module codes. Only the numbers of rewinds have module codes."""
+"""Maps CMQ's numeric error codes to CMQ's module codes. Only the error codes of rewinds have a module code."""
 
 CMQ_SOME_FAILED, CMQ_ALL_FAILED = 6010, 6020
-"""CMQ's numbers if some or all deletes of a batch failed (ERR-7)."""
+"""Numeric error codes of CMQ for a batch of deletes: some deletes failed, or all did (ERR-7)."""
 
 
 def cannot_listen(host: str, port: int, error: OSError) -> OSError:

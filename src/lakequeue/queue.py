@@ -118,7 +118,8 @@ class Queue(QueueProperties):
     """A queue. Get one from ``LakeQueue``. Threads may share it.
 
     A ``with`` block closes the queue's tables at its end. A later call opens the tables again. A Queue can be
-    pickled like a ``LakeQueue``. A copy never means a later queue of the same name (JOB-13).
+    pickled like a ``LakeQueue``. If the queue is deleted and a new queue gets its name, an unpickled Queue still
+    refers to the deleted queue (JOB-13).
 
     Every method raises QueueDoesNotExist after the queue was deleted, and QueueClientError if storage fails. Every
     method raises RequestThrottled, and changes nothing, if other processes won all races for a commit: try again.
@@ -514,7 +515,7 @@ class Queue(QueueProperties):
 
     @property
     def min_rewind_time(self) -> datetime | None:
-        """Earliest instant that ``rewind`` accepts during the next second; None without a history (RWD-24)."""
+        """Earliest instant that ``rewind`` accepts if called within a second; None without a history (RWD-24)."""
         return attributes.min_rewind_time(self._runtime)
 
     def attributes(self, names: Sequence[str] = ("All",), *, wire: bool = False) -> dict[str, Any]:
@@ -555,7 +556,7 @@ class Queue(QueueProperties):
         attributes.update(self._runtime, update)
 
     def counts(self) -> QueueCounts:
-        """Counts messages by state, exact at one instant per shard. ``doctor`` warns of shards that delay this."""
+        """Counts messages by state, exact at one instant per shard. ``doctor`` warns of slow shards."""
         return depth(self._runtime).counts
 
     def priority_counts(self) -> list[QueueCounts]:

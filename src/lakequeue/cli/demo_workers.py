@@ -28,7 +28,7 @@ LOST, LOST_SECONDS = 10, 3
 """Number of messages that the lost worker holds, and their visibility timeout in seconds."""
 RETRY_SECONDS = 1
 BROKEN = [json.dumps({"path": f"broken-{n}.py", "flaky": False, "source": "def (:"}) for n in (1, 2, 3)]
-"""Message bodies whose source is not valid Python, so that the handler always fails."""
+"""Message bodies with Python source that does not parse, so that the handler always fails."""
 
 _STATES_SQL = """
 SELECT queue, state, count(*) AS messages, max(receive_count) AS received

@@ -80,13 +80,13 @@ def _pause(ctx: CommandContext, name: ScheduleName) -> None:
 
 
 def _resume(ctx: CommandContext, name: ScheduleName) -> None:
-    """Resume a schedule; times during the pause are not sent."""
+    """Resume a schedule. Messages that were due during the pause are not sent."""
     ctx.obj.lake().schedules.resume(name)
     ctx.obj.changed({"schedule": name, "paused": False}, f"schedule {name} runs")
 
 
 def _run_now(ctx: CommandContext, name: ScheduleName) -> None:
-    """Send the message of a schedule at once; its times stay."""
+    """Send the message of a schedule at once. The schedule's later sends do not change."""
     sent = ctx.obj.lake().schedules.run_now(name)
     ctx.obj.changed(documents.sent(sent), render.sent_text(sent, None))
 

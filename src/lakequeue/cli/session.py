@@ -160,7 +160,7 @@ def usage(message: str) -> NoReturn:
 
 
 def json_text(document: object, indent: int | None = None) -> str:
-    """Returns a document as JSON, on one line without ``indent``."""
+    """Returns a document as JSON. If ``indent`` is None, the JSON is one line."""
     from lakequeue.cli.documents import jsonable
 
     return json.dumps(document, default=jsonable, indent=indent).replace("\x7f", "\\u007f")

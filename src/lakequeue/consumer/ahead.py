@@ -16,8 +16,9 @@ ROUNDS = 3
 # Four processes with four groups a hand, on an object store with 20 ms a request, reached 0.75 of their speed with
 # 1.5 rounds, 0.66 with 1. With 2, one of them got 0.4 to 0.7 of the mean.
 GROUP_ROUNDS, SCARCE_ROUNDS = 2.0, 1.5
-"""Number of average rounds for which messages of a FIFO queue are claimed ahead. ``SCARCE_ROUNDS`` applies if the
-last claim got fewer messages than it asked for; otherwise, ``GROUP_ROUNDS`` applies.
+"""Messages of a FIFO queue are claimed ahead to occupy the handlers for this number of rounds of average length.
+``SCARCE_ROUNDS`` applies if the last claim got fewer messages than it asked for; otherwise, ``GROUP_ROUNDS``
+applies.
 """
 BEHIND = 4
 """Multiple of ``Ahead.window`` after which messages that no handler began are given back."""

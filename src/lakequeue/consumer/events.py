@@ -111,7 +111,7 @@ class RunEnds:
 
 @attrs.define
 class GraceOver:
-    """The time for running handlers to end is over, and the renewal of receipts has stopped."""
+    """Running handlers had a limited time to end. This time is over, and the renewal of receipts has stopped."""
 
 
 @attrs.define

@@ -128,7 +128,7 @@ class Done:
 
 
 def rests_until(finished: Sequence[Done], claims_again: int, event: int | None) -> int:
-    """Returns when the loop must act again, for a claim, a settlement or ``event``; 0 if it must act at once."""
+    """Returns the instant at which the loop must act next: claim, settle or handle ``event``; 0 to act at once."""
     if any(done.due is not None or done.job.context.lost for done in finished):
         return 0
     instants = [claims_again, *(done.until for done in finished)]

@@ -17,7 +17,8 @@ class Letters:
     One move to a dead-letter queue takes three commits for any number of messages, so waiting saves commits.
 
     Attributes:
-        more: True if the last claim brought messages, or lacked a free hand for some. If False, no message waits.
+        more: True if the last claim brought messages, or lacked a free hand for some, so that further messages may
+            fail soon. If False, messages are moved without waiting.
         asked: True if a claim began and has brought no message yet.
     """
 

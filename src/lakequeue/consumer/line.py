@@ -9,14 +9,14 @@ from lakequeue.consumer.jobs import Turn
 
 
 class Line:
-    """The turns of a pool, in order. Each turn has a message to begin, unless this message has ended since a hand
-    last asked for work.
+    """The turns of a pool, in order. Each turn has a message whose handler has yet to begin. This message may have
+    ended since a hand last asked for work.
 
     Args:
-        is_again: returns True for a turn that begins before turns with a first receive.
+        is_again: returns True for a turn of a repeated receive. Such turns begin before turns of a first receive.
 
     Attributes:
-        ready: the turns that may begin. Last receives come first, because a free hand is there for each (HBN-23).
+        ready: the turns that may begin. Turns on their last receive come first: a hand is free for each (HBN-23).
         groups: the turns of each group. Only the first turn of a group may begin (HBN-19).
     """
 
@@ -34,7 +34,7 @@ class Line:
         self._make_ready(turn)
 
     def go_on(self, turn: Turn) -> None:
-        """Lets the next message of a turn begin after the message before it has ended."""
+        """Lets the next message of a turn begin. Call this method when a message of the turn has ended."""
         if turn.waits:
             self.ready.append(turn)
         else:

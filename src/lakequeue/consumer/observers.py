@@ -60,9 +60,7 @@ class Observer(Protocol):
 
 
 def handling(observers: Sequence[Observer], message: Message) -> AbstractContextManager[Any]:
-    """Enters the context managers that ``Observer.handling`` returns, before a call of the handler. The end of the
-    returned stack leaves these context managers.
-    """
+    """Enters the context managers of ``Observer.handling``. Leaving the returned context manager leaves them."""
     if not observers:
         return _NO_BLOCK
     stack = ExitStack()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _LONGEST_GATHER = 1_000_000
 """Maximum microseconds that handled messages wait for the next commit. Recent rounds may limit the wait more."""
 _ROUNDS = 4
-"""Maximum rounds that future dead letters wait to be moved together. ``Rules.linger`` may allow a longer wait."""
+"""Maximum rounds for which messages wait to become dead letters together. ``Rules.linger`` may allow more."""
 
 
 class Pool:
@@ -484,15 +484,15 @@ class Pool:
         return (self._busy_hands + max(1, self._totals.hands - self._totals.busy)) * self.rules.batch
 
     def _given_back_at(self) -> int | None:
-        """Returns when messages claimed ahead are given back; None if there are none, or with ``prefetch``."""
+        """Returns the instant to give back messages claimed ahead; None if there are none, or with
+        ``prefetch``.
+        """
         if self.rules.prefetch is not None or not (ahead := self._held_ahead()):
             return None
         return ahead[0].since + self.ahead.behind
 
     def _held_ahead(self) -> Sequence[Job]:
-        """Returns the waiting messages for which there is no usable hand, in the order of their receives. These
-        are the messages that were received last.
-        """
+        """Returns the waiting messages without a usable hand, in the order of their receives: the newest ones."""
         number = self._need_hands() - self._usable()
         return self._waiting()[-number:] if number > 0 else ()
 
@@ -531,7 +531,9 @@ class Pool:
 
     @property
     def wants_hand(self) -> bool:
-        """True if a hand can be kept free now for a last receive that a claim left, for lack of a free hand."""
+        """True if a claim skipped a message on its last receive because no hand was free for it, and a hand can be
+        kept free for this message now.
+        """
         waits = self.claim is not None and self.claim.passed > self._kept
         return waits and self._totals.busy + self._totals.kept < self._totals.hands
 

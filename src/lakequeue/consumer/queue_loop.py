@@ -155,7 +155,7 @@ class QueueLoop(RunLoop):
         return None
 
     def show_hunger(self) -> None:
-        """If a hand has found nothing to do, ends the wait for ``Gather``. Otherwise lets the next wait last."""
+        """If a hand finds nothing to do, ends waits for ``Gather``. Otherwise, such waits run their full time."""
         (self._hungry.set if self.pool.hungry else self._hungry.clear)()
 
     def _locked(self, free: Callable[[], int]) -> int:
@@ -387,7 +387,7 @@ class QueueLoop(RunLoop):
             self._stop()
 
     def _settle(self) -> int | None:
-        """Settles due messages. Returns when others will be due; None if none will be before a handler ends."""
+        """Settles due messages. Returns the instant at which more become due; None if a handler must end first."""
         for action in self.report(events.RoundDue(paused=True, not_before=0, may_linger=False)):
             if isinstance(action, events.Round):
                 self._exchange(action)

@@ -48,7 +48,7 @@ class Subscription:
             that ended it. The creator of the subscription must later pass the message or error to ``deliver``.
         callback: called with each delivered kombu message.
         forget: called with the tag of a message that kombu must no longer settle.
-        broken: errors of the connection, which a worker handles.
+        broken: exception types that mean a broken connection. A Celery worker recovers from them.
     """
 
     def __init__(
@@ -81,8 +81,8 @@ class Subscription:
         return settle is not None
 
     def deliver(self, message: Any) -> bool:
-        """Passes a message that ``put`` got to the callback. If ``put`` got an error instead, raises it. Returns
-        False if the message is no longer held.
+        """Takes a message or an error that was passed to ``put``. Passes a message to the callback, and raises an
+        error. Returns False if the subscription was cancelled, or no longer holds the message.
         """
         if self._cancelled:
             return False
@@ -188,7 +188,6 @@ class Undeliverable(Malformed):
 
 
 def _in_worker() -> bool:
-    """Returns True if Celery's worker is the caller. Any other caller gets the errors of its callbacks."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and not frame.f_globals.get("__name__", "").startswith("celery.worker."):
         frame = frame.f_back

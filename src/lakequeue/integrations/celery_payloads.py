@@ -90,7 +90,7 @@ def _complete(found: dict[str, Any]) -> bool:
 
 
 def _is_time(found: object) -> bool:
-    """Returns True for a time that every time zone can show, and for an empty text."""
+    """Returns True for an empty text, or a time that is in the range of datetime in every time zone."""
     instant = maybe_iso8601(found) if isinstance(found, str) else None
     return found == "" or (instant is not None and 1 < instant.year < 9999)
 

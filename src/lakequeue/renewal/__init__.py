@@ -1,1 +1,1 @@
-"""Keeps receipts alive: policies as arithmetic, and the scheduler of heartbeats."""
+"""Keeps receipts alive. Policies compute when to extend receipts, and a scheduler sends the heartbeats."""

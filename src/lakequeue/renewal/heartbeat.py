@@ -153,7 +153,7 @@ class LeaseHeartbeat(HeartbeatScheduler):
             self.wake()
 
     def drop(self) -> Hold | None:
-        """Stops extending the lease. Returns the lease's last state, or None if the lease was not kept."""
+        """Stops extending the lease. Returns the lease's last state; None if the lease was not being extended."""
         with self._lock:
             return self._holds.drop(_LEASE)
 

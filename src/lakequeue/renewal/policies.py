@@ -52,8 +52,8 @@ class Hold:
         """Builds the state of a new receipt. Its start and end are by the queue's clock.
 
         Args:
-            now: the present by the holder's clock. None if the holder uses the queue's clock. A receipt that
-                starts after ``now`` is moved back.
+            now: the present by the holder's clock. None if the holder uses the queue's clock. If the receipt
+                starts after ``now``, its start and end are moved earlier, so that it starts at ``now``.
         """
         ahead = 0 if now is None else max(0, received_at - now)
         return cls(received_at - ahead, visible_at - ahead, visible_at - received_at)

@@ -102,8 +102,6 @@ class OpenShard:
         return bool(erase.remove_former(table, message_id).files) or cleared
 
     def _window_start(self, table: Table, now: int, dedup: int | None) -> int | None:
-        """Checks the clock. Returns when deduplication ids begin to count, in microseconds. Returns None for a
-        queue without deduplication ids.
-        """
+        """Checks the clock. Returns the start of the deduplication window in microseconds, or None."""
         self.ledger.check_clock(now, table.transaction(layout.CLOCK_ID), table)
         return None if dedup is None else now - dedup

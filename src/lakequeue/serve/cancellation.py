@@ -37,7 +37,7 @@ class Interrupts:
 
     @asynccontextmanager
     async def of(self, http: Request) -> AsyncIterator[tuple[Interrupt, asyncio.Task[None]]]:
-        """Yields the event of a request, and a task that ends when the client disconnects."""
+        """Yields an event that interrupts the request, and a task that ends when the client disconnects."""
         interrupt = Interrupt()
         self.running.add(interrupt)
         disconnected = asyncio.create_task(_wait_for_disconnect(http))

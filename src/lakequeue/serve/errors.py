@@ -28,7 +28,7 @@ _RENAMED = {
     "InvalidParameterValue": "InvalidParameterValueException",
     "MissingParameter": "MissingRequiredParameterException",
 }
-"""Names in the JSON protocol of two error codes that the service model omits (ERR-6)."""
+"""Maps two error codes that the service model omits to their names in the JSON protocol (ERR-6)."""
 _LEGACY_CODES = {"AccessDeniedException": "AccessDenied"}
 _NAMES = {
     **ATTRIBUTE_NAMES,

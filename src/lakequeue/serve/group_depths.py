@@ -15,7 +15,7 @@ from lakequeue.entry_verbs import group_sums, largest_groups, settings
 SHARE = 0.05
 """Maximum share of the server's time for summing groups. The first second of summing does not count."""
 INTERVAL = 10.0
-"""Minimum number of seconds between two sums of the same queue."""
+"""Minimum number of seconds before the groups of a queue are summed again."""
 TOP = 20
 """Maximum number of message groups that are listed by name."""
 

@@ -47,7 +47,7 @@ MAX_CLAIMED = 8
 
 @attrs.define(eq=False)
 class Counted:
-    """A request whose bytes count for an access key."""
+    """A request whose bytes a ``MemoryBudget`` counts, in total and for the request's access key."""
 
     key: str | None
     counted: int = 0

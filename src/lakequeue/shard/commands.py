@@ -29,7 +29,8 @@ class Claim:
             handler is free for it and the claim has no earlier message of its FIFO group, so that no message
             becomes a dead letter unseen (HBN-23).
         leased: number of messages that the receive already has from other shards; None if the receive makes no
-            lease. If set, messages of a failed batch are claimed alone, half of the batch at once (DLQ-12).
+            lease. If set, the claim ends before a failed batch. If the failed batch comes first, the claim takes
+            half of this batch and nothing else, or nothing if ``leased`` is not 0 (DLQ-12).
         tokens: number of messages that the rate limit allows; None if this shard keeps the bucket and is charged.
         delivery: random bits for the mark of a delivery to a table (TAB-2); None for a receive. If not None, the
             claim ignores ``attempt_id``, and takes nothing while messages have marks of an earlier table or
@@ -230,7 +231,7 @@ class MarkEmptying:
     mark: int
     """Random positive number that identifies the removal."""
     known: int
-    """Random number of the log's last removal of bodies; 0 if there was no removal."""
+    """Random number that identifies the last removal of bodies from the log; 0 if there was no removal."""
 
 
 @attrs.frozen

@@ -37,8 +37,8 @@ def expire(state: ShardState) -> None:
 
 
 def next_expiry(state: ShardState) -> int | None:
-    """Returns when the oldest stored message expires. Returns None if no message is stored, or if messages are
-    past their expiry and kept because of their marks (TAB-5).
+    """Returns the instant at which the oldest stored message expires. Returns None if no message is stored, or if
+    messages are past their expiry and kept because of their marks (TAB-5).
     """
     since = oldest_sent_at(state)
     expiry = None if since is None else since + state.attributes.retention_micros
@@ -66,8 +66,8 @@ def oldest_sent_at(state: ShardState) -> int | None:
 
 
 def _overdue(state: ShardState) -> Iterator[tuple[int, int, int]]:
-    """Removes those dead letters from ``aging`` whose retention has ended (RET-7). Yields them as ranges: the
-    instant of the first send, the first offset and the last offset.
+    """Removes the dead letters whose retention has ended from ``aging`` (RET-7). Yields ranges of them: the
+    instant at which the messages were sent to their first queue, the first offset and the last offset.
     """
     end = state.log.end
     if state.aging_end < end:

@@ -144,7 +144,7 @@ def lease_extend(state: ShardState, command: LeaseExtend) -> tuple[LeaseCounts, 
 
 
 def lease_release(state: ShardState, command: LeaseRelease) -> tuple[LeaseCounts, bool]:
-    """Makes the messages that the lease still holds visible now."""
+    """Makes messages visible now, if the lease still holds them."""
     done = 0
     for run in list(held(state, command.lease_id, command.spans)):
         if command.unmark or command.unseen or command.unread:

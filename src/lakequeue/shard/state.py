@@ -13,7 +13,7 @@ from lakequeue.shard.runs import DELETED, IN_FLIGHT, MOVING, VISIBLE, Head, Outg
 from lakequeue.shard.spans import Span, SpanSet, apart
 
 TIMED_RUNS = 1000
-"""Maximum number of runs in the history with an instant of deletion. With 8,000, deletes take 25 % longer."""
+"""Maximum runs in the history with an instant of deletion. A maximum of 8,000 slows deletes by 25 %."""
 
 
 class ShardState(ShardIndex):
@@ -22,7 +22,7 @@ class ShardState(ShardIndex):
     _history_limit = TIMED_RUNS
 
     def take(self, spans: Iterable[tuple[int, int]]) -> list[Run]:
-        """Returns runs of messages, which the caller must replace. Moves the head past the messages (DLY-1)."""
+        """Returns runs of messages. Moves the head past them (DLY-1). The caller must store or remove the runs."""
         taken: list[Run] = []
         for first, last in spans:
             taken.extend(self.known(first, last))

@@ -35,7 +35,7 @@ def compiled_home(master: str) -> Iterator[None]:
 
 @cache
 def _linked_home() -> str | None:
-    """Returns a new directory of links to Spark's home; None if it would not help, or if links fail."""
+    """Returns a new directory of links to Spark's home; None if PySpark is compiled there, or if links fail."""
     import py4j
     import pyspark
     from pyspark.find_spark_home import _find_spark_home

@@ -223,7 +223,7 @@ IN_SPARK = (
     "org.roaringbitmap:*",
     "org.slf4j:*",
 )
-"""Dependencies of Delta and of store clients that every Spark already contains: 25 jars of 76 MB."""
+"""Dependencies of Delta and of store clients that every Spark already contains: 25 jars, together 76 MB."""
 
 
 def excluded(scheme: str) -> tuple[str, ...]:

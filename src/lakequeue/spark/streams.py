@@ -209,14 +209,15 @@ def process_lease(
     returns.
 
     With ``delivers``, ``work`` returns rows for the delivery table, or a pair of rows and failed messages. The
-    work also fails if the table refuses the rows. After a failure, all messages become visible, and come again in
-    two halves. After an error of the program, which any messages would cause, the receive is not counted.
-    ``renewal`` extends the lease while ``work`` runs.
+    work also fails if the table refuses the rows. After a failure, all messages become visible. They come again in
+    two halves if the error may depend on the messages. If the error is in the program, so that any messages would
+    cause it, the receive is not counted. ``renewal`` extends the lease while ``work`` runs.
 
     Raises:
         LeaseLost: the work took too long, and all messages were lost.
         InvalidParameterValue, ReceiptHandleIsInvalid: the result does not name messages of the lease.
-        Exception: the error of the work for a single message, or of analysis, parsing or return types.
+        Exception: the error of ``work``, if the lease had a single message, or if the error does not depend on the
+            messages, such as an error of analysis, parsing or return types.
     """
     count = lease.message_count
     returned = of_program = False

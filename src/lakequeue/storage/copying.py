@@ -24,7 +24,6 @@ _KINDS = {
     "schedules": (layout.SCHEDULES, [], layout.SCHEDULES_PROPERTIES),
     "stats": (layout.STATS, layout.STATS_PARTITIONS, layout.STATS_PROPERTIES),
 }
-"""Schema, partition columns and properties, by kind of table."""
 
 
 @attrs.frozen(eq=False)

@@ -52,7 +52,7 @@ MOST = 200
 MOST_COUNTED = 20
 """Maximum number of dead-letter queues whose errors are counted. The largest queues come first."""
 PAUSE = "SetQueueAttributes"
-"""Permission that a pause needs, because ``set_attributes`` can also pause a queue."""
+"""Permission that a pause needs: the permission for ``set_attributes``, which can also pause a queue."""
 _NEEDED = {
     "resume": PAUSE,
     "redrive": "StartMessageMoveTask",
@@ -135,7 +135,7 @@ class Attention:
         }
 
     def of(self, caller: Caller, only: str | None = None) -> dict[str, Any]:
-        """Returns at most ``MOST`` problems, most urgent first; with ``only``, only the problems of this queue."""
+        """Returns at most ``MOST`` problems, most urgent first. ``only`` limits them to the queue of this name."""
         seen = self._newest()
         damaged, found = self._concerns(caller, seen)
         found.sort(key=lambda each: each.urgency)

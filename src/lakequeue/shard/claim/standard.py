@@ -112,7 +112,7 @@ def _picked(state: ShardState, command: Claim, allowed: int) -> list[tuple[int, 
 
 
 def _others_first(state: ShardState, picked: Spans, count: int) -> list[tuple[int, int]]:
-    """Replaces picked messages that have just failed alone by other available messages, if any (DLQ-12)."""
+    """If other messages are available, picks them instead of messages that have just failed alone (DLQ-12)."""
     if state.attributes.fifo or state.by_tenant:
         return list(picked)
     going, waiting, size = list[tuple[int, int]](), list[tuple[int, int]](), 0
@@ -192,8 +192,8 @@ def pick(state: ShardState, count: int, one_each: bool = False) -> list[tuple[in
 def _for_hands(
     state: ShardState, picked: Spans, hands: int, most: int
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int, int]:
-    """Splits picked messages as ``_kept`` does. Leaves messages that are on their last receive if no free handler
-    is left for them, and later messages of their FIFO group (HBN-23).
+    """Splits picked messages as ``_kept`` does. A message on its last receive is claimed only if a handler is free
+    for it. If it is not claimed, later messages of its FIFO group are not claimed either (HBN-23).
     """
     runs = [(run, run.deliveries + 1 >= most) for first, last in picked for run in state.known(first, last)]
     if not any(at_last for _, at_last in runs):
