@@ -484,9 +484,7 @@ class Pool:
         return (self._busy_hands + max(1, self._totals.hands - self._totals.busy)) * self.rules.batch
 
     def _given_back_at(self) -> int | None:
-        """Returns the instant to give back messages claimed ahead; None if there are none, or with
-        ``prefetch``.
-        """
+        """Returns the instant to give back messages claimed ahead. None if there are none or with ``prefetch``."""
         if self.rules.prefetch is not None or not (ahead := self._held_ahead()):
             return None
         return ahead[0].since + self.ahead.behind

@@ -131,9 +131,7 @@ class _BaseFolder(ABC):
             return file.read(columns, use_threads=False)
 
     def remove(self, names: Iterable[str]) -> Freed:
-        """Removes files in order, and returns their number and size. Skips missing files and files behind links
-        (DUR-72).
-        """
+        """Removes existing files in order, but none behind links (DUR-72). Returns their number and size."""
         freed = Freed()
         for name in names:
             with suppress(FileNotFoundError, NotADirectoryError):

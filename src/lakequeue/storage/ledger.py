@@ -172,9 +172,7 @@ class Ledger:
         more_ids: Ids = MappingProxyType({}),
         answers: str | None = None,
     ) -> Change[list[Result]]:
-        """Returns the change that commits a decision on the loaded epoch. Replaces all rows if ``rewrite`` is
-        True.
-        """
+        """Returns the change that commits a decision on the loaded epoch. With ``rewrite``, replaces all rows."""
         epoch = decision.head.epoch
         if rewrite or self._wants_compaction(machine):
             whole = self.rewrite(epoch - 1, decision.head, machine.runs, machine.history, more_ids, answers)

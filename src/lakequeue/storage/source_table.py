@@ -231,9 +231,7 @@ class SourceTable:
         return files
 
     def _deleted(self, version: int, names: Collection[str]) -> dict[str, Positions]:
-        """Returns the positions of rows that deletion vectors delete, by name of the file. Raises
-        QueueClientError.
-        """
+        """Returns the positions of rows that deletion vectors delete, by file name. Raises QueueClientError."""
         if not names:
             return {}
         from deltalake import DeltaTable

@@ -45,9 +45,7 @@ class TableVersion:
         return self.state.files()
 
     def read(self, files: Sequence[LiveFile], columns: Sequence[str] | None = None) -> list[pa.Table]:
-        """Returns a table of rows for each live file. ``columns`` names the data columns to read; None reads
-        all.
-        """
+        """Returns a table of rows for each live file. ``columns`` names the data columns to read; None for all."""
         return self.folder.for_each(lambda file: self._read(file, columns), files)
 
     def _read(self, file: LiveFile, columns: Sequence[str] | None) -> pa.Table:

@@ -98,9 +98,7 @@ class Staging:
         return cls(key, list(shards), rules, staged_files.folder_of(key.files, uuid.uuid4().hex[:8]), bad_rows)
 
     def of_key(self, key: SendKey, attempt: str) -> Staging:
-        """Returns the staging for the send ``key``. All processes of one attempt must pass the same
-        ``attempt``.
-        """
+        """Returns the staging for the send ``key``. All processes of an attempt must pass the same ``attempt``."""
         return attrs.evolve(self, key=key, folder=staged_files.folder_of(key.files, attempt))
 
     def messages(self, tables: Folder) -> Folder:

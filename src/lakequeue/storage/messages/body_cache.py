@@ -82,9 +82,7 @@ class BodyCache:
             self._lineage = table.lineage
 
     def rows(self, table: Table, log: ShardLog, first: int, last: int) -> pa.Table | None:
-        """Returns messages from ``first`` to at most ``last``. May return fewer. None if the log no longer has
-        ``first``.
-        """
+        """Returns messages from ``first`` to ``last``, or fewer. None if the log no longer has ``first``."""
         self._follow(table)
         found = self._known(first)
         if found is None:
