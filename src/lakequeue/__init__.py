@@ -1,6 +1,6 @@
 """A message queue in Delta tables. ``LakeQueue(root)`` opens a root of queues; see the README.
 
-Importing this package starts nothing. The module of a name is loaded on the first use.
+Importing this package starts nothing. Each public name is imported from its module when it is first used.
 """
 
 from importlib import import_module

@@ -305,7 +305,7 @@ class Sender(_AsyncFace[sync_sender.Sender]):
     """``lakequeue.Sender`` for asyncio. Get one from ``Queue.sender``. ``async with`` calls ``flush`` at the end.
 
     ``send`` returns when the message is stored. Concurrent tasks share commits. Messages are stored in the order
-    of the calls. A cancelled call withdraws its message before a commit begins.
+    of the calls. If a call is cancelled before the commit of its message begins, the message is not sent.
     """
 
     def __init__(self, queue: Queue, sync: sync_sender.Sender, threads: LoopThreads) -> None:

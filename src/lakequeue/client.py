@@ -216,7 +216,7 @@ class LakeQueue(RootProperties):
             InvalidParameterValue: the name breaks the rule for names.
             InvalidAttributeName, InvalidAttributeValue: an attribute is unknown or out of range.
             InvalidParameterValue, QueueDoesNotExist: a redrive policy is refused, see ``Queue.set_attributes``.
-            QueueNameExists: a queue of this name exists with other attributes, or on profile ``cmq`` with any.
+            QueueNameExists: a queue of this name exists with other attributes, or has profile ``cmq``.
             QueueDeletedRecently: the profile requires a pause after a deletion.
             QueueClientError: the root has other content or cannot be written, or this machine's clock is wrong.
 
@@ -455,7 +455,8 @@ class LakeQueue(RootProperties):
             changes: ``appends`` to send appended rows, ``feed`` to send the rows of the table's change feed:
                 inserted, deleted, and updated rows with their new values. Rows of a feed have the feed's columns,
                 and their messages have the message attribute ``change_type``.
-            skip_changes: True to skip versions that removed or rewrote rows, or with ``feed`` have no feed.
+            skip_changes: True to skip versions that removed or rewrote rows. With ``feed``, True to skip versions
+                without a change feed.
             group_column, dedup_column, delay_column, priority_column: columns that become ``group_id``,
                 ``dedup_id``, ``delay_seconds`` and ``priority``. None means the column of that name, if there is
                 one. A column ``message_attributes`` is also used, see ``Queue.send_dataframe``.
@@ -464,7 +465,8 @@ class LakeQueue(RootProperties):
 
         Raises:
             InvalidOptions: a version removed or rewrote rows, or there is another table at the path than before.
-            InvalidParameterValue, InvalidMessageContents: an argument, or rows of the named version, break rules.
+            InvalidParameterValue, InvalidMessageContents: an argument breaks a rule, or rows of a version do. The
+                error names the version.
             QueueClientError: the table cannot be read, or VACUUM or log cleanup has removed unsent rows.
             OverLimit: the queue has reached its cap on stored messages.
 

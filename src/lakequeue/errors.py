@@ -74,13 +74,13 @@ class QueueServiceError(LakeQueueError):
     Attributes:
         code: name of the error, equal to the class's name.
         message: sentence for people, with the names of the Python API.
-        template: the message with ``{}`` for each of ``names``. Names have other spellings on the wire.
-        http_status: status under which SQS sends this error.
+        template: the message with ``{}`` in place of names. A server inserts the names of its wire protocol.
+        http_status: HTTP status of this error, as SQS sends it.
         sender_fault: True if the caller has to change the request. False if the service is to blame.
         request_id: fresh UUID of the refused request.
         legacy_code: code in the older query protocol. Equals ``code`` by default.
-        default_message: message of an error without one.
-        status: HTTP status of the class.
+        default_message: message of an error that is raised without a message.
+        status: default of ``http_status`` for the class.
         cmq_code: the error's number in CMQ, only on ``cmq`` queues.
         hint: valid values, such as a range, if not in ``message``.
         cmq_module_code: the more exact number of CMQ, if known.

@@ -42,8 +42,8 @@ class Delivery:
         app_id: application id of the transaction; ``txnAppId`` in Spark.
         version: version of the transaction; ``txnVersion`` in Spark.
         table: the ``deltalake.DeltaTable`` whose log shows that this lease may still deliver. Write once. With
-            ``deltalake`` and polars, write through this object, because only such a write fails if another process
-            has blocked the delivery. The rows of a write by path may still arrive.
+            ``deltalake`` and polars, write through this object: such a write fails if another process has blocked
+            the delivery. A write to the table's path succeeds, and may deliver the rows a second time.
     """
 
     app_id: str

@@ -652,7 +652,7 @@ class Queue(QueueProperties):
         *,
         parameters: Sequence[Any] = (),
     ) -> dict[str, int]:
-        """Counts the messages that ``redrive`` would move, by name of the target queue. Raises its errors."""
+        """Counts messages that ``redrive`` would move, by target queue name. Raises the errors of ``redrive``."""
         check_interrupt(interrupt)
         target = _runtime_of(destination)
         return move.redrivable(self._runtime, Condition.of(where, parameters), interrupt, target)

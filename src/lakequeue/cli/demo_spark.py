@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lakequeue.queue import Queue
 
 BATCHES = 5
-"""Number of batches that together lease each message once. Released messages need further batches."""
+"""Number of batches that hold all messages once. Messages that are released need further batches."""
 LEASE_SECONDS = 120
 LOST_BATCH, LOST_SECONDS = 2, 12
 """Number of the batch whose worker is lost, and the batch's visibility timeout in seconds."""
@@ -82,7 +82,6 @@ def _demo(root: str, entries: Sequence[tuple[str, str]], spark: SparkSession, co
 def _consume(
     lake: LakeQueue, queue: Queue, spark: SparkSession, results: str, sent: int, console: Console
 ) -> _BatchTally:
-    """Leases and processes batches until the queue has no more messages to process."""
     tally = _BatchTally()
     size = -(-sent // BATCHES)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

@@ -100,8 +100,6 @@ def consumers(ctx: CommandContext, queue: OptionalName = None) -> None:
 
 
 def _consumer_rows(each: ActiveConsumer, now: datetime) -> Iterator[list[object]]:
-    """Yields a table row for each process of a consumer. Yields one row if no process is known."""
-
     def since(instant: datetime | None) -> str:
         return "-" if instant is None else render.age((now - instant).total_seconds())
 

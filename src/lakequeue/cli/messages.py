@@ -225,7 +225,7 @@ def _take_back(session: Session, queue: Queue, message_id: str) -> None:
 def _take_all_back(
     session: Session, queue: Queue, condition: tuple[str | None, list[str]], yes: bool, dry_run: bool
 ) -> None:
-    """Makes all messages in flight that meet a condition visible, after showing their consumers."""
+    """Makes visible all messages in flight that meet a condition. First shows which consumers hold them."""
     from lakequeue.entry_verbs import make_visible
 
     where, parameters = condition

@@ -128,7 +128,7 @@ class Pool:
         self._return([job for turn in refused for job in turn.jobs])
 
     def _refused(self, turns: Sequence[Turn]) -> list[Turn]:
-        """Returns the turns to give back: turns on a last receive for which no free hand is left."""
+        """Returns the turns to give back, because they are on their last receive and no free hand is left."""
         if not self._totals.several or self.rules.prefetch:
             return []
         last = [turn for turn in turns if turn.is_last]
@@ -140,7 +140,7 @@ class Pool:
     # --- taken by hands
 
     def _hand_free(self, event: events.HandFree) -> None:
-        """Begins the next call of the handler, if any. A message that was received before gets its own call."""
+        """Begins the handler's next call, if any. A message of a second or later receive is alone in its call."""
         due = self.begins(self._now)
         while self.wants_hand and not (due and self.next_is_last):
             self._kept += 1
@@ -282,7 +282,7 @@ class Pool:
         return rest
 
     def _settle_later(self, done: Done) -> None:
-        """Adds a message for the next round to settle. Wakes the loop unless another must be settled as early."""
+        """Adds a message to settle in the next round. Wakes the loop, unless it wakes early enough anyway."""
         done.job.state = State.FINISHED
         if all(each.due is not None or each.until > done.until for each in self._done):
             self._wake()

@@ -395,7 +395,7 @@ class QueueLoop(RunLoop):
             return self.pool.next_event()
 
     def _stop(self) -> None:
-        """Ends the heartbeat. Makes messages whose handlers still run visible, and marks their receipts lost."""
+        """Ends the heartbeat. If handlers still run, makes their messages visible, and marks the receipts lost."""
         try:
             self._heartbeat.stop()
             self.report(events.GraceOver())

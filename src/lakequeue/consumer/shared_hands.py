@@ -51,7 +51,7 @@ class SharedHands:
         self.totals = Totals(controls.concurrency)
         self.lock = threading.RLock()
         self._least = 0.0
-        """Highest ``Pool.taken`` of all chosen queues so far. Queues that were empty begin near this value."""
+        """Highest ``Pool.taken`` of all queues chosen so far. Queues that were empty start near this value."""
         self.receiving: dict[Pool, Any] = {}
         self.heartbeats = WaitingThreads(clock, MOST_THREADS, "lakequeue heartbeat", late=True)
         self.hands: Threads | Tasks
@@ -105,8 +105,8 @@ class SharedHands:
             self.receiving[pool].interrupt.set()
 
     def _in_turn(self, ready: Sequence[Pool]) -> Pool:
-        """Returns the queue whose turn is next, by the weights. A queue that had no messages may catch up by its
-        share of all hands at most.
+        """Returns the queue whose turn is next, by the weights. A queue that had no messages missed turns; it gets
+        back at most as many turns as its share of all hands.
         """
         behind = self._controls.concurrency / sum(pool.rules.weight for pool in self.receiving)
         for pool in ready:
@@ -130,8 +130,8 @@ class SharedHands:
             return self.receiving.keys() <= self.totals.empty
 
     def may_be_empty(self, pool: Pool) -> set[Pool] | None:
-        """Returns the set of queues found empty, to which ``found_empty`` may add this queue. Returns None if a
-        message is active or the set already has this queue.
+        """Returns the set of queues found empty, so that ``found_empty`` can add this queue to the set. Returns
+        None if a message is active or the set already has this queue.
         """
         with self.lock:
             return None if self.totals.held or pool in self.totals.empty else self.totals.empty

@@ -156,7 +156,7 @@ class _Watch(SharedStreamProducer):
         return True
 
     async def aclose(self) -> None:
-        """Makes the messages whose events are not stored visible, so that another triggerer can receive them."""
+        """Makes visible all messages whose events are not stored, so that another triggerer can receive them."""
         if self._queue is not None:
             await self._delete_stored()
             handles = list(self._claimed.values())

@@ -164,7 +164,7 @@ def is_compressed(payload: dict[str, Any]) -> bool:
 
 
 def checked(payload: dict[str, Any]) -> None:
-    """Decodes and checks a message's body. Decompresses the body in ``payload``. Raises Malformed."""
+    """Decodes and checks the body in ``payload``. Decompresses a compressed body in place. Raises Malformed."""
     with _malformed():
         headers, properties, body = payload["headers"], payload["properties"], payload["body"]
         kind, encoding = payload.get("content-type"), payload.get("content-encoding")

@@ -12,7 +12,7 @@ from lakequeue.serve.instrumentation import RequestRecord
 KEPT = timedelta(hours=1)
 """Time for which damage is remembered."""
 MOST = 1_000
-"""Maximum number of calls that are remembered with their damage."""
+"""Maximum number of calls that are remembered, each with the damage that it found."""
 REST = timedelta(seconds=30)
 """Minimum time between two checks of a damaged queue."""
 REST_FACTOR = 20

@@ -54,7 +54,7 @@ class GroupDepths:
             return sorted(shared, key=lambda queue: self._read_at(queue.key))
 
     def of(self, queue: Queue, read: bool = True) -> GroupFigures | None:
-        """Returns the figures of a queue. Returns None if the groups were never summed, or are not tenants.
+        """Returns the figures of a queue. None if its groups were never summed, or do not stand for tenants.
 
         With ``read``, first sums the groups again if the last sum is at least ``INTERVAL`` old and ``SHARE``
         allows it.

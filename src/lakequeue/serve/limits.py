@@ -75,7 +75,7 @@ class MemoryBudget:
 
 @attrs.define(eq=False)
 class Body(Counted):
-    """The body of a current request. Until it is verified, its bytes count for the key that it names."""
+    """The body of a current request. Its bytes count for the request's key until the request is verified."""
 
     content: bytes = b""
     dropped: bool = False
@@ -196,7 +196,7 @@ class CountedAnswers:
         self._to_claim: dict[asyncio.Future[None], CountedAnswer] = {}  # answers that may not claim yet
 
     def of(self, key: str | None) -> CountedAnswer:
-        """Creates an answer for a key, without counted bytes."""
+        """Creates an answer whose bytes are counted for a key. No bytes are counted yet."""
         return CountedAnswer(key, answers=self)
 
     def take(self, answer: CountedAnswer, size: int) -> bool:

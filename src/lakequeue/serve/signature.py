@@ -128,7 +128,7 @@ def _canonical_query(query: str, left_out: str, encode: Callable[[str], str]) ->
 
 
 def _encoded(text: str) -> str:
-    """Percent-encodes a text in one form. A client may send another form than the form that it signed."""
+    """Percent-encodes a text in the canonical form. Clients may sign and send it in different forms."""
     return quote(unquote_to_bytes(text.replace("+", " ").encode("latin-1")), safe="-_.~")
 
 

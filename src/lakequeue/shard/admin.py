@@ -112,8 +112,8 @@ def rewrite(state: ShardState, command: Rewrite) -> tuple[None, bool]:
 
 
 def mark_emptying(state: ShardState, command: MarkEmptying) -> tuple[None, bool]:
-    """Records in the head that the next removal of message bodies from the log has the number ``mark``. Forgets
-    the removals before ``known``, the removal that the log made last.
+    """Records in the head that the next removal of message bodies from the log has the number ``mark``. ``known``
+    is the number of the log's last removal; the head forgets earlier removals.
     """
     marks = (state.head.emptying or "").split()
     begin = marks.index(str(command.known)) if str(command.known) in marks else 0
@@ -202,7 +202,7 @@ def _show_at(state: ShardState, run: Run, at: int, anew: bool) -> int:
 
 
 LONGEST = 12 * 3600 * MICROS
-"""Maximum visibility timeout in microseconds. A receipt that ends more than this after now shows a wrong clock."""
+"""Maximum visibility timeout in microseconds. A clock is wrong if a receipt ends later than this after now."""
 
 
 _HAPPENED = ("received_at", "first_received_at", "attempted_at")
@@ -225,7 +225,7 @@ def set_back(
     the future is forgotten, so that the next purge may come at once. A visibility timeout ends now if its receive
     was recorded in the future, or if the timeout would end more than twelve hours from now. A message that was
     scheduled for an instant (JOB-12) keeps this instant, unless the wrong clock had reached the instant or the
-    message expires before it. The rate limit's bucket is at worst empty (JOB-11).
+    message expires before it. A bucket of the rate limit that would be below empty is set to empty (JOB-11).
     """
     attributes, set_ahead = QueueAttributes.from_wire(head.attributes), head.committed_at
     pace = attributes.pace

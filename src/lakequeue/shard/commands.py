@@ -331,7 +331,7 @@ class ClaimResult:
         passed: number of messages left because no handler was free for their last receive; one per FIFO group.
         halved: True if the messages next in order include a failed batch, so that the claim took only a part of
             these messages (DLQ-12). The receive then asks no further shard.
-        unpaid: number of messages that a claim without rate-limit tokens would take if it had enough tokens.
+        unpaid: if the claim has no rate-limit tokens, number of messages that it would take with enough tokens.
         undecided: the undecided deliveries of the shard, oldest first.
         target: the delivery table of ``mark`` and ``undecided``.
     """

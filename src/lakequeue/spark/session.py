@@ -146,7 +146,6 @@ def register(spark: SparkSession) -> None:
 
 
 def _require_java() -> None:
-    """Raises QueueClientError with a text of one line if Java is missing."""
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java", path=os.path.join(home, "bin") if home else None) is not None:
         return
@@ -227,7 +226,9 @@ IN_SPARK = (
 
 
 def excluded(scheme: str) -> tuple[str, ...]:
-    """Returns the dependencies of Delta's jar and of a scheme's packages that Ivy can omit in any session."""
+    """Returns the dependencies that Ivy can omit in any session: dependencies of Delta's jar, and of the packages
+    that a URL scheme such as ``s3a`` needs.
+    """
     return (*IN_SPARK, *(PROVIDERS[scheme].excluded if scheme else ()))
 
 

@@ -547,8 +547,6 @@ def _etag(text: str | None) -> str | None:
 
 
 class _Remote(io.RawIOBase):
-    """A remote file that is read in parts."""
-
     def __init__(self, client: Callable[[], ObjectStore], name: str, size: int) -> None:
         self._client, self._name, self._size = client, name, size
         self._at = 0

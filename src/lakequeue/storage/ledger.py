@@ -47,7 +47,6 @@ _ROW, _SOURCE = (pa.struct([*layout.RECEIPTS, *more]) for more in ((), [pa.field
 _DATA = layout.FILES["receipts"]
 _CELLS_OF_RUN = layout.ColumnArrays(layout.RUN)
 _HEAD = [field.name for field in layout.HEAD if field.name in attrs.fields_dict(Head)]
-"""Names of the fields of ``Head`` that are read from the struct ``head``."""
 _MOVE = ("move_number", "move_target", "move_note", "move_redrive")
 _MARK = ("delivery_slot", "delivery_number")
 _CELLS: Mapping[str, Callable[[Any], Any]] = {

@@ -213,7 +213,6 @@ class SourceTable:
     def _without_feed_files(
         self, version: int, added: Sequence[Mapping[str, Any]], removed: Sequence[Mapping[str, Any]]
     ) -> list[SourceFile]:
-        """Returns the changed files of a version that has no change-feed files."""
         named: dict[str, set[str]] = {"old": set(), "new": set()}
         for which, actions in (("old", removed), ("new", added)):
             named[which] = {unquote(each["path"]) for each in actions if each.get("deletionVector")}

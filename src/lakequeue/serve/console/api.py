@@ -444,7 +444,6 @@ class ConsoleApi:
         return shown_root(self._lake.root) if caller.may(ANY, None) else None
 
     def _command(self, caller: Caller) -> str:
-        """Returns the beginning of the page's commands. It includes the root if the caller may see the root."""
         return self._prefix or (command_prefix(self._lake.root) if caller.may(ANY, None) else "lakequeue")
 
     def _on_queue(self, name: str, call: Callable[[Queue], _Result]) -> _Result:
@@ -466,7 +465,9 @@ class ConsoleApi:
 
 
 def _redrive_condition(caller: Caller, name: str, given: Parameters) -> Condition | None:
-    """Returns a redrive's condition, or None. Requires ReceiveMessage: a count of matches reveals bodies."""
+    """Returns a redrive's condition, or None. The caller needs the permission ReceiveMessage, because the number
+    of messages that meet a condition reveals what their bodies contain.
+    """
     ids = given.message_ids() if "ids" in given else None
     where = given.condition()
     require(caller, "ReceiveMessage", name)

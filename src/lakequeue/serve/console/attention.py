@@ -66,8 +66,6 @@ _COMMANDS = {"redrive": "redrive", "set": "keep"}
 
 @attrs.frozen
 class _Seen:
-    """The state of all queues of the region at one instant."""
-
     at: int
     queues: Sequence[tuple[Queue, Any]]
     """Each queue with its depth and consumers, or with the error of reading them."""

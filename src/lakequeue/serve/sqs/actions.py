@@ -347,7 +347,7 @@ class Actions:
         return messages, {"Messages": received} if messages else {}
 
     def release(self, queue: Queue, messages: list[Message]) -> None:
-        """Makes the messages of a disconnected client visible again, in the order of their message groups."""
+        """Makes the messages of a disconnected client visible again. Keeps the order within each message group."""
         queue.change_visibility_batch([(message.receipt_handle, 0) for message in messages])
 
     def _delete_message_batch(self, parameters: Structure, base_url: str) -> Structure:

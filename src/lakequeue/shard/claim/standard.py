@@ -127,7 +127,9 @@ def _others_first(state: ShardState, picked: Spans, count: int) -> list[tuple[in
 
 
 def _failed_alone(state: ShardState, run: Run) -> bool:
-    """True for 1 s after a message of a batch failed alone, then for 2, 4, 8 s …, at most 15 minutes."""
+    """Returns True for a time after a message that failed alone is visible again: for 1 s after its first receive,
+    and for 2, 4, 8 s …, at most 15 minutes, after further receives.
+    """
     if run.failed_together != 1 or dead(state, [(run.first, run.last)]):
         return False
     wait = min(MICROS << min(max(run.deliveries - 1, 0), 20), _LONGEST_TURN)

@@ -60,7 +60,7 @@ class GroupLoad(NamedTuple):
 
 
 def noisy(loads: Sequence[GroupLoad]) -> set[str]:
-    """Returns the noisy groups (FAI-3). A group is noisy by its messages in flight, or by its visible messages."""
+    """Returns the noisy groups (FAI-3), which have too many messages in flight, or too many visible messages."""
     found: set[str] = set()
     for shares in ([load.in_flight for load in loads], [load.visible for load in loads]):
         usual = sorted(shares)[(len(shares) - 1) // 2] if shares else 0
@@ -211,7 +211,9 @@ class Tenants:
         return self._in_flight.get(group, 0) + self._taken.get(group, 0)
 
     def _place(self, group: str) -> None:
-        """Lets a group wait if it has available messages, is not paused, and is not at its limit."""
+        """Puts a group among the groups that wait for a claim to choose them, if the group has available messages,
+        is not paused, and is not at its limit.
+        """
         offset, load = self._next(group), self._load(group)
         before = self._turns.pop(group, None)
         if before is not None:

@@ -154,7 +154,6 @@ class _LogSegments:
     """Segments of a log's snapshot, and the versions that must not change until the segments are replaced."""
 
     segments: list[SegmentFiles]
-    """The closed segments."""
     ends: list[int]
     """For each closed segment, an instant after which none of its messages was sent."""
     open_one: SegmentFiles | None
