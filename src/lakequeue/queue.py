@@ -279,7 +279,7 @@ class Queue(QueueProperties):
         settle.delete(self._runtime, receipt_handle_of(receipt_handle))
 
     def delete_batch(self, receipt_handles: Sequence[str | Message]) -> BatchResult:
-        """Deletes several messages in one commit per shard. The id of a result is the index of its argument.
+        """Deletes several messages in one commit per shard. The id of a result is the item's index in the batch.
 
         Raises:
             EmptyBatchRequest, TooManyEntriesInBatchRequest: the batch is empty or too long.

@@ -42,7 +42,7 @@ def package_directory(name: str) -> Path:
 
 
 def python_files(where: Path) -> tuple[list[tuple[str, str]], int]:
-    """Returns each file's body and group, and the number of skipped files. Raises InvalidOptions for no file."""
+    """Returns each file's body and group, and how many were skipped. Raises InvalidOptions if no file is left."""
     if not where.is_dir():
         raise InvalidOptions([f"--input {where}: not a directory"])
     entries: list[tuple[str, str]] = []

@@ -57,7 +57,7 @@ class _Batch:
     """FIFO groups in which a message failed. Later messages of these groups are not delivered in this batch."""
     thread: int = 0
     coroutine: Any = None
-    """Always None. The batch's ``thread`` also runs an ``async def`` handler, so its stack shows the handler."""
+    """Always None, because the stack of ``thread`` shows the handler, even an ``async def`` handler."""
 
 
 class DeliveryLoop(RunLoop):

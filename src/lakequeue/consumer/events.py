@@ -204,7 +204,7 @@ class Round:
 
 @attrs.define
 class Lose:
-    """Mark receipts as lost. ``found`` is False if the receipts are given up at the end of the run."""
+    """Mark receipts as lost: discovered losses if ``found``, else receipts that are given up as the run ends."""
 
     jobs: Sequence[Job]
     found: bool

@@ -51,7 +51,7 @@ class SharedHands:
         self.totals = Totals(controls.concurrency)
         self.lock = threading.RLock()
         self._least = 0.0
-        """Highest ``Pool.taken`` of all queues chosen so far. Queues that were empty start near this value."""
+        """Highest ``Pool.taken`` at which a queue was chosen. A queue that was empty resumes near this value."""
         self.receiving: dict[Pool, Any] = {}
         self.heartbeats = WaitingThreads(clock, MOST_THREADS, "lakequeue heartbeat", late=True)
         self.hands: Threads | Tasks

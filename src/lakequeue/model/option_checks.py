@@ -37,7 +37,7 @@ def number(wanted: str, test: Callable[[float], bool]) -> Check:
 
 
 def duration(low: int | None = None, high: int | None = None) -> Check:
-    """Makes a check of a duration within limits in microseconds."""
+    """Returns a function that checks that a duration is within limits. The limits are in microseconds."""
     wanted = "more than 0 seconds" if high is None else f"{(low or 0) // MICROS} to {high // MICROS} seconds"
 
     def problem(value: Any) -> str | None:

@@ -50,7 +50,7 @@ class Pause:
         return f"{queue if self.group is None else f'group {self.group} of {queue}'} {be} {self._words}"
 
     def advice(self, queue: str) -> str:
-        """Returns the line that the method ``of`` returns, and adds the command that ends the pause."""
+        """Returns the line from ``of()``, followed by the command that ends the pause."""
         return f"{self.of(queue)}; {self.command(queue)} {ENDS}"
 
     def command(self, queue: str) -> str:

@@ -128,7 +128,9 @@ class Schedule:
         )
 
     def set_back(self, now: datetime, last: datetime | None) -> Schedule:
-        """Returns a copy without times after ``now``. If ``is_ahead``, the copy is next due after ``now``."""
+        """Returns a copy in which ``created_at`` and ``last_due`` are not after ``now``. If ``is_ahead``, and the
+        schedule has a ``cron``, the copy's ``next_due`` is the first due time after ``now``.
+        """
         then = None if self.last_due is None else min(self.last_due, now)
         known = attrs.evolve(self, created_at=min(self.created_at, now), last_due=then)
         if not self.is_ahead(now, last):

@@ -86,9 +86,9 @@ class CompactionSummary:
 
     @contextmanager
     def step(self, what: str, last: bool = False) -> Iterator[None]:
-        """Turns an error of the block into an entry of ``failures``. Raises QueueDoesNotExist, because there is
-        nothing left to compact. Raises ReplacedLog, so that the caller reads the restored root again. If ``last``,
-        ReplacedLog becomes an entry, too.
+        """Turns an error of the block into an entry of ``failures``, except for two errors. Raises
+        QueueDoesNotExist again, because nothing is left to compact. Raises ReplacedLog again, unless ``last``, so
+        that the caller reads the restored root.
         """
         try:
             yield

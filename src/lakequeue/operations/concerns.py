@@ -32,7 +32,7 @@ UNREAD_SECONDS = 15 * 60
 KILLED_SECONDS = 60
 """Used instead of ``UNREAD_SECONDS`` if no consumer runs, and one was killed in the last ``KILLED_WITHIN``."""
 KILLED_WITHIN = 3600
-"""Seconds since the last report of a killed consumer, after which ``KILLED_SECONDS`` no longer applies."""
+"""Seconds from the last report that a killed consumer wrote until ``KILLED_SECONDS`` no longer applies."""
 STUCK_SECONDS = 3600
 """Seconds after which a consumer that holds a message is stuck, unless the visibility timeout is longer."""
 SLOW_SECONDS, SLOW_TIMEOUTS = 300, 10

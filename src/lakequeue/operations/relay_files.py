@@ -105,7 +105,7 @@ class _FileRelay:
         raise RequestThrottled(f"other processes relay {self._pattern}, and were always first; try again")
 
     def _finish(self, sent: SentFiles) -> None:
-        """Sends batches that a process has recorded but not sent, because the process may have been killed."""
+        """Sends the batches that a process recorded but did not send. That process may have been killed."""
         done = last_version(self._queue, stream_id(self._stream))
         if done > sent.last:
             raise QueueClientError(

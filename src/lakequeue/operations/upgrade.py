@@ -29,7 +29,7 @@ from lakequeue.storage.parquet_files import ANY
 from lakequeue.storage.roots import local_path
 
 Progress = Callable[[int, int, str], None]
-"""Called with the number of converted tables, of all tables, and the queue of the next table ("" at the end)."""
+"""Arguments: number of converted tables, number of all tables, and queue of the next table ("" at the end)."""
 _FORMER = 5
 _EMPTIED = -1.0
 """Value of ``delay_seconds`` that marks an emptied message in layout 5."""
@@ -233,12 +233,10 @@ def _convert_ledger(engine: Engine, root: str, key: str, shard: int, queues: Row
 
 
 def _run(row: Mapping[str, Any], queues: Rows) -> Run:
-    """Converts a run of layout 5. The contents of columns depended on the state and on ``attempted_at``.
+    """Converts a run of layout 5, in which the state and ``attempted_at`` decide what some columns mean:
 
-    The columns of layout 5 contained:
-
-    - ``attempt_id``: an attempt; the note of a move; ``{"consumer": NAME}``; or a failure.
-    - ``attempt_place``: the rank in an answer; or a redriven message's receives (its ``receive_count`` was 0).
+    - ``attempt_id``: an attempt, the note of a move, ``{"consumer": NAME}``, or a failure.
+    - ``attempt_place``: the rank in an answer, or the receives of a redriven message if ``receive_count`` is 0.
     - ``move_number``: the number of a move, or the number of earlier receives.
     - ``target_key``: the target of a move, or failed attempts.
     """

@@ -1,7 +1,7 @@
 """Writes one structured log record per call of a verb. The logger is ``lakequeue.verbs``, and the level is DEBUG.
 
-Fields: verb, queue, shards (with a commit), messages, commits, lost_races, seconds, and error (class or None). If
-calls share a commit, the commit counts for the call whose thread runs the commit.
+Fields: verb, queue, shards (in which the call committed), messages, commits, lost_races, seconds, and error (class
+or None). If calls share a commit, the commit counts for the call whose thread runs the commit.
 """
 
 from __future__ import annotations

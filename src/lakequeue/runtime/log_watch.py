@@ -24,7 +24,7 @@ from lakequeue.storage.engines.watch_lock import WatchLock
 PAUSE = 0.02
 """Minimum seconds between two wake-ups of receives. Limits the cost of waiting when logs change often."""
 GRACE = 0.05
-"""Seconds that a process keeps watching after its last wait. Most commits and short handlers end sooner."""
+"""Seconds that a process keeps watching after a wait: time for a commit or short handler before the next wait."""
 STAY = 0.25
 """Seconds that a process keeps watching after a receive, if the consumer will soon receive again."""
 RETRY = 0.005
@@ -38,7 +38,7 @@ BLOCKED = 0.4
 OVERFLOW = -1
 """Watch number of the inotify event which says that the system has dropped events."""
 FORGOTTEN = 60.0
-"""Seconds for which an unused queue is kept. Later, a wait on a new queue drops the unused queue."""
+"""Seconds that a queue without waits stays in the watch. Then a wait on a new queue removes it from the watch."""
 
 
 @attrs.define(eq=False)

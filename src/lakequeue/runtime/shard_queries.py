@@ -25,7 +25,7 @@ from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import LogReader, ShardLog
 
 READ_COMMITS_EVERY = 8
-"""One in this many calls of ``is_unattended`` reads new commits. Other calls assume that they are claims."""
+"""One in this many calls of ``is_unattended`` reads new commits. The other calls assume that these are claims."""
 LATELY = MICROS // 2
 """Maximum age, in microseconds, of the read of the ledger on which ``are_stored`` relies."""
 TRUSTED = 10 * MICROS
@@ -54,7 +54,7 @@ class ShardQueries(ShardTable[Request, Answer]):
         self._read_at: int | None = None  # when the ledger was read for the last answer, by the caller's clock
 
     def look(self, number: int) -> None:
-        """Reads the newest ledger and log. Later commands and queries refer to the read by ``number``."""
+        """Reads the newest ledger and log. Later calls that pass ``number`` as ``look`` may use this state."""
         with self._held():
             sure, self._committed_since_look = self._committed_since_look, False
             self._fresh_machine(sure)

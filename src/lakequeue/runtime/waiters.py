@@ -30,7 +30,7 @@ class WatchedPlace(Protocol):
         ...
 
     def trusted_for(self, seconds: float) -> float:
-        """Returns how many seconds this process need not poll, because the watching process takes all messages."""
+        """Returns for how many seconds this process need not poll, because another process takes all messages."""
         ...
 
     def found_nothing(self, changes: int, seconds: float | None) -> None:

@@ -202,7 +202,7 @@ def _show_at(state: ShardState, run: Run, at: int, anew: bool) -> int:
 
 
 LONGEST = 12 * 3600 * MICROS
-"""Maximum visibility timeout in microseconds. A clock is wrong if a receipt ends later than this after now."""
+"""Maximum visibility timeout in microseconds. A receipt that ends after now + ``LONGEST`` shows a wrong clock."""
 
 
 _HAPPENED = ("received_at", "first_received_at", "attempted_at")

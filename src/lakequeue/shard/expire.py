@@ -66,7 +66,7 @@ def oldest_sent_at(state: ShardState) -> int | None:
 
 
 def _overdue(state: ShardState) -> Iterator[tuple[int, int, int]]:
-    """Removes the dead letters whose retention has ended from ``aging`` (RET-7). Yields ranges of them: the
+    """Removes from ``aging`` the dead letters whose retention has ended (RET-7). Yields ranges of them: the
     instant at which the messages were sent to their first queue, the first offset and the last offset.
     """
     end = state.log.end

@@ -47,8 +47,8 @@ def change_visibility(state: ShardState, command: ChangeVisibility) -> tuple[Non
     """Makes a receipt end ``timeout`` microseconds from now (VIS-1, VIS-3). 0 makes the message visible (VIS-4).
 
     Raises:
-        InvalidParameterValue: the message is gone (RCP-11), the receipt is not the latest (RCP-7, VIS-2), 0 is not
-            allowed, or the total since the receive exceeds twelve hours (VIS-9).
+        InvalidParameterValue: the message is gone (RCP-11), the receipt is not the latest (RCP-7, VIS-2), the
+            queue does not allow the timeout 0, or the total since the receive exceeds twelve hours (VIS-9).
         MessageNotInflight: the message is visible, or undecided and the timeout is 0 (TAB-6), or a strict receipt
             has ended (RCP-12).
         OverLimit: the receipt has ended, and the cap allows no other message in flight (INF-11, FAI-4).

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("lakequeue")
 _FEW_TASKS, _MAX_TASKS = 16, 256
 _QUEUES_OF_A_TASK = 16
-"""A pass uses a further Spark task for each group of so many queues. With smaller groups, the start of the tasks,
-20 to 60 ms each, would cost more time than it saves.
+"""Number of queues for which a pass uses one more Spark task. With a smaller number, the start of the tasks, 20 to
+60 ms each, would take more time than the tasks save.
 """
 
 

@@ -136,7 +136,7 @@ class TurnWait:
     lists: bool = True
     """True if the next read of the log must also list files."""
     looks: int = 0
-    """Number of reads since the last new entry, which counts as one."""
+    """Number of reads since the last new entry, including the read that found the entry."""
     _seen: bool = False
 
     def is_over(self, new: bool, oldest: bool, began: float) -> bool:

@@ -104,7 +104,7 @@ class RowRules:
         return FOREVER if self.max_delay is None else self.max_delay
 
     def of(self, given: Collection[str]) -> list[Rule]:
-        """Returns the rules for rows with the columns ``given``. Error texts name the rules in this order."""
+        """Returns the rules for rows with the columns ``given``, in the order in which error texts name them."""
         rules = [
             Rule("missing", "have", "no body (SND-1)"),
             Rule("size", "are", f"longer than {self.max_bytes} bytes (SND-2)"),

@@ -27,7 +27,7 @@ DIGEST = pa.binary(16)
 FILES = pa.schema(
     [("path", pa.string()), ("size", pa.int64()), ("modified_at", layout.INSTANT), ("digest", DIGEST)]
 )
-"""Columns of a part that records one batch of files."""
+"""Columns of a part, the file that records one batch of files. Merged parts have the columns ``_MERGED``."""
 _MERGED = pa.schema([("bucket", pa.int32()), ("digest", DIGEST)])
 _PART = re.compile(r"batch-(\d{19})\.parquet|sent-(\d{19})-(\d{19})\.parquet")
 BATCH = 50_000

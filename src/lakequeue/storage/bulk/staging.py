@@ -68,7 +68,7 @@ def spread_by_group(messages: Folder, files: Sequence[DataFile], shards: Sequenc
 
 
 def _ends(sizes: Sequence[int], number: int) -> list[int]:
-    """Returns after how many rows each shard but the last ends: where a file ends, if that is near enough."""
+    """Returns the number of the last row of each shard but the last, preferably a row that ends a file."""
     edges, share = np.cumsum(sizes), sum(sizes) / number
     ends = []
     for end in range(1, number):

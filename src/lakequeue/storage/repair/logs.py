@@ -23,7 +23,7 @@ class Undone:
 
     log: FoundLog
     versions: list[int]
-    """Versions whose entries have unknown features or properties, which a repair removes."""
+    """Versions whose entries have unknown features or properties. A repair removes these from the entries."""
     checkpoints: list[int]
     """Versions whose checkpoints have unknown features or properties. A repair moves these checkpoints aside."""
 
