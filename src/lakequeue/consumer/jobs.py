@@ -48,7 +48,7 @@ class Rules:
         longest: visibility timeout of a receipt.
         largest: maximum number of messages of a claim; None for no maximum.
         linger: maximum time that handled messages wait for the next claim.
-        gathers: True if messages that failed on their last receive may wait for each other.
+        gathers: True if messages that failed on their last allowed receive may wait, to be moved together.
         pause: returns the pause after a number of consecutive failures of storage.
         claims: builds the ``FreeHands`` of a claim from a function that returns the number of free hands.
     """
