@@ -233,7 +233,7 @@ class Fitting:
 
 
 _ABOVE = "\ue000"
-"""Character that marks a table cell whose name is printed on the line above. No name contains it."""
+"""Placeholder for a name that is printed on the line above its table cell. No name contains this character."""
 
 
 @contextmanager

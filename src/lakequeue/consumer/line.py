@@ -16,7 +16,7 @@ class Line:
         is_again: returns True for a turn of a repeated receive. Such turns begin before turns of a first receive.
 
     Attributes:
-        ready: the turns that may begin. Turns on their last receive come first: a hand is free for each (HBN-23).
+        ready: the turns that may begin. Turns on their last receive come first: hands are kept for them (HBN-23).
         groups: the turns of each group. Only the first turn of a group may begin (HBN-19).
     """
 

@@ -490,7 +490,7 @@ class Pool:
         return ahead[0].since + self.ahead.behind
 
     def _held_ahead(self) -> Sequence[Job]:
-        """Returns the waiting messages without a usable hand, in the order of their receives: the newest ones."""
+        """Returns the newest waiting messages, which have no usable hand, in the order of their receives."""
         number = self._need_hands() - self._usable()
         return self._waiting()[-number:] if number > 0 else ()
 
@@ -536,7 +536,7 @@ class Pool:
         return waits and self._totals.busy + self._totals.kept < self._totals.hands
 
     def _release_hands(self) -> None:
-        """Frees the ``_asked`` hands: they were kept free for a claim, which has ended. Wakes as many hands."""
+        """Ends the reservation of ``_asked`` hands for a claim that has ended. Wakes up to ``_asked`` hands."""
         released, self._asked = self._asked, 0
         self._kept -= released
         self._totals.kept -= released

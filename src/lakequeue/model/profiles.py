@@ -29,7 +29,7 @@ class Limits:
         return f"{self.low:,} or more" if self.high is None else f"{self.low:,} to {self.high:,}"
 
     def union(self, other: Limits) -> Limits:
-        """Returns the smallest range that contains both ranges. Keeps the default value of this range."""
+        """Returns the smallest range that contains ``self`` and ``other``, with the default value of ``self``."""
         high = None if self.high is None or other.high is None else max(self.high, other.high)
         return Limits(self.default, min(self.low, other.low), high)
 

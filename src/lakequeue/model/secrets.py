@@ -6,7 +6,7 @@ import re
 import shlex
 
 STORES = ("s3", "s3a", "s3n", "az", "azure", "adl", "abfs", "abfss", "wasb", "wasbs", "gs", "gcs")
-"""URI schemes of object stores. If the text in place of the bucket's name has a colon, the text contains keys."""
+"""URI schemes of object stores. ``hidden`` removes a bucket's name that has a colon: such a text contains keys."""
 CONTAINERS = ("az", "azure", "adl", "abfs", "abfss", "wasb", "wasbs")
 """URI schemes for which the text before an ``@`` may be the name of a container."""
 _BEGIN = r"(?<![A-Za-z0-9+.-])"

@@ -49,7 +49,7 @@ PAGE = 256
 FEW_BACK = 16
 """Number of messages in the first read when a shard is read from its end."""
 _FEW = 16
-"""Number of messages that are built together: one if their average size exceeds ``_FEW_BYTES``."""
+"""Number of messages that are built together. Messages of over ``_FEW_BYTES`` on average are built one by one."""
 _FEW_BYTES = 16 << 10
 GROWTH = 4
 """Maximum size of a later batch of a search, as a multiple of the first batch."""

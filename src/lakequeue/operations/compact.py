@@ -134,7 +134,7 @@ class QueuePass:
     """Seconds for which files are kept for readers; see ``compact_root``. None for the default."""
 
     def run(self, elsewhere: bool = False) -> Passed:
-        """Makes the pass, if the queue exists. ``elsewhere``: refuse network disks, as on another machine."""
+        """Makes the pass if the queue exists. Pass ``elsewhere`` on another machine to refuse network disks."""
         summary = CompactionSummary(self.queue, self.region)
         with summary.step("compaction", last=True):
             if elsewhere:

@@ -30,7 +30,7 @@ from lakequeue.storage.catalog import QueueRow
 UNREAD_SECONDS = 15 * 60
 """Seconds after which a queue counts as unread: it has visible messages, and nobody receives them."""
 KILLED_SECONDS = 60
-"""Used instead of ``UNREAD_SECONDS`` if no consumer runs, and one was killed in the last ``KILLED_WITHIN``."""
+"""Replaces ``UNREAD_SECONDS`` if no consumer runs, and one was killed up to ``KILLED_WITHIN`` seconds ago."""
 KILLED_WITHIN = 3600
 """Seconds from the last report that a killed consumer wrote until ``KILLED_SECONDS`` no longer applies."""
 STUCK_SECONDS = 3600

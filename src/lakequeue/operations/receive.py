@@ -91,7 +91,7 @@ class Request:
     decides: bool = attrs.field(default=True, kw_only=True)
     """True if the receive may decide deliveries, which may write to the delivery table (TAB-26)."""
     idle: bool | None = attrs.field(default=None, kw_only=True)
-    """True for a consumer without running handlers, None without a consumer. Idle processes poll first."""
+    """True for a consumer without running handlers, None without a consumer. Both poll before busy consumers."""
     one_each: bool = attrs.field(default=False, kw_only=True)
     """True to receive at most one message of each FIFO group."""
 

@@ -92,7 +92,7 @@ class ShardCounts:
     commits: int
     """Number of recent commits of all processes to the shard, at most 100."""
     lost_races: int
-    """How often these commits were repeated, because another process had committed to the shard first."""
+    """How often processes repeated the commits counted in ``commits``, because another process committed first."""
     undecided: int = 0
 
 

@@ -55,8 +55,8 @@ class GroupCommit(Generic[Request, Answer]):
         turn: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """Creates a group. The function ``run`` returns an answer for each request, in order. An error of ``run``
-        is the answer to each request. ``turn`` returns a context in which a batch runs. Requests that arrive while
-        the context is entered join the batch.
+        is the answer to each request. ``turn`` returns a context in which a batch runs. Requests that arrive
+        before the context has been entered join the batch.
         """
         self._run = run
         self._turn = turn

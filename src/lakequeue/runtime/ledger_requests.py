@@ -76,7 +76,7 @@ class LedgerRequests:
             raise OthersMet
 
     def ask(self, table: Table) -> None:
-        """Asks the winner of a race to post requests, too, unless the winner's commit answered requests."""
+        """Asks the winner of a race to post requests from now on. Asks nothing if its commit answered requests."""
         # a process without requests commits faster: it won all races for 7 s, at 100 ms per storage call
         newest = table.state.latest.get(table.version)
         if newest is not None and not newest.answers and layout.TURN_ID not in newest.transactions:

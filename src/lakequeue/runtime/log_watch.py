@@ -77,7 +77,7 @@ class Place:
     """Monotonic time, in seconds, of the next check of this place. None if no check is planned."""
     changes: int = 0
     known: int = -1
-    """Value of ``changes`` at the last poll after which no message was left for another process."""
+    """Value of ``changes`` before the last poll that left no messages for other processes."""
     until: float = 0.0
     """Monotonic time, in seconds, before which no message becomes visible unless the logs change."""
     shown_at: float = 0.0

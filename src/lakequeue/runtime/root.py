@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 POLL_INTERVAL, REMOTE_POLL_INTERVAL = 500_000, 1_000_000
 """Maximum microseconds between two polls of a waiting receive: on disks, and on object stores."""
 IDLE_POLL_INTERVAL, IDLE_PART = 4_000_000, 15
-"""On object stores, a pause is 1/``IDLE_PART`` of the idle time, at most ``IDLE_POLL_INTERVAL`` microseconds."""
+"""On object stores, the maximum pause between two polls of a waiting receive is 1/``IDLE_PART`` of the time
+without messages, but at most ``IDLE_POLL_INTERVAL`` microseconds.
+"""
 LINGER, REMOTE_LINGER = 100_000, 2_000_000
 """Maximum microseconds that a finished message waits for the next claim, on disks and on object stores."""
 REMOTE_CLAIM_INTERVAL = 1_000_000

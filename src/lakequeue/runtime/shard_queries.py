@@ -269,7 +269,7 @@ class ShardQueries(ShardTable[Request, Answer]):
         return self._shared.guard.was_set_back(machine.now) and machine.now > machine.head.committed_at
 
     def _load_machine(self, log: Callable[[], ShardLog] | None = None) -> ShardMachine:
-        """Builds the state machine from the loaded ledger and the log that ``log`` returns (or the newest log)."""
+        """Builds the state machine from the loaded ledger and the result of ``log``, by default the newest log."""
         ledger = self._open_ledger()
         try:
             machine = ledger.table.repeated(lambda: ledger.machine(log or self._newest_log))

@@ -23,7 +23,7 @@ class ShardTables:
     messages: str
     """Path of the log."""
     receipts: str
-    """Path of the ledger."""
+    """Path of the table ``receipts``, which is the shard's ledger."""
 
     @classmethod
     def of(cls, engine: Engine, root: str, key: str, number: int) -> ShardTables:

@@ -105,7 +105,7 @@ def access_denied(caller: Caller, action: str, queue: str | None) -> RequestErro
 
 
 def require(caller: Caller, action: str, queue: str | None) -> None:
-    """Raises RequestError if the caller may not do the action on ``queue``; None means on every queue."""
+    """Raises RequestError if the caller may not do the action on ``queue`` or, for None, on all queues."""
     if not caller.may(action, queue):
         raise access_denied(caller, action, queue)
 

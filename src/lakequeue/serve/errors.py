@@ -28,7 +28,7 @@ _RENAMED = {
     "InvalidParameterValue": "InvalidParameterValueException",
     "MissingParameter": "MissingRequiredParameterException",
 }
-"""Maps two error codes that the service model omits to their names in the JSON protocol (ERR-6)."""
+"""Names of two error codes in the JSON protocol. The service model does not contain these codes (ERR-6)."""
 _LEGACY_CODES = {"AccessDeniedException": "AccessDenied"}
 _NAMES = {
     **ATTRIBUTE_NAMES,

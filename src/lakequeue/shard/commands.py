@@ -226,7 +226,7 @@ class Rewrite:
 
 @attrs.frozen
 class MarkEmptying:
-    """Announces a removal of message bodies, so that a log that does not match the ledger is noticed."""
+    """Announces a removal of message bodies. A ledger that did not announce the log's last removal is outdated."""
 
     mark: int
     """Random positive number that identifies the removal."""
@@ -240,7 +240,7 @@ class Decide:
 
     Attributes:
         failure: why the delivery failed; its messages are then claimed in halves (DLQ-12).
-        unrecorded: True to change nothing if a table id is recorded, because rows may be appended (TAB-4).
+        unrecorded: True to change nothing if the ledger has a table id: rows may already be in the table (TAB-4).
     """
 
     slot: int

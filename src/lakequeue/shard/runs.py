@@ -147,7 +147,7 @@ class Head:
     delivery_table: str | None = None
 
     def knows(self, mark: int) -> bool:
-        """True if this ledger announced the removal of bodies ``mark``, or if ``mark`` is 0 (no removal)."""
+        """True if ``mark`` is 0 (no removal), or if this ledger announced the removal of bodies with this mark."""
         return not mark or str(mark) in (self.emptying or "").split()
 
 

@@ -26,7 +26,7 @@ class Provider:
     hadoop_scheme: str = ""
     """Scheme of a root's URI for Spark."""
     connector: str = ""
-    """Connector that Spark loads with Hadoop before 3.5, which lacks the module ``hadoop``."""
+    """Connector that a user adds if Spark's Hadoop is before 3.5. Such a Hadoop lacks the module in ``hadoop``."""
     sdk: tuple[str, ...] = ()
     """Further packages that the Hadoop module needs."""
     sdk_releases: Mapping[str, str] = attrs.field(factory=dict)

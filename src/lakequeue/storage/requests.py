@@ -129,8 +129,8 @@ def _since(name: str) -> int:
 class TurnWait:
     """The wait of a process until its file is committed, or until this process must commit.
 
-    The process with the oldest file lists files after each entry. So a process that has read an entry since it
-    posted its file is probably in the next entry, and needs no list before that.
+    After each entry, the process with the oldest file lists all files and commits them in the next entry. So once
+    a process has read an entry after posting, the next entry probably has its file: until then, it lists no files.
     """
 
     lists: bool = True

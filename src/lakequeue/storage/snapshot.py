@@ -92,7 +92,7 @@ class _Anchor:
         self._begun = self._moved = time.monotonic()
 
     def move(self, version: int) -> None:
-        """Moves an old anchor to the version noted by the last move, and notes ``version`` for the next move."""
+        """If the last move is long ago, moves to the version noted then, and notes ``version`` for the next."""
         now = time.monotonic()
         if now - self._moved >= min(self._longest, (now - self._begun) / 4):
             self.version, self._next, self._moved = self._next, version, now

@@ -28,7 +28,6 @@ PIECE_ROWS, PIECE_BYTES = 100_000, 64 * 2**20
 """Maximum number of rows in a piece, and approximate number of bytes in a piece before compression."""
 MOST_PIECES = 2**20 - 1
 _BATCH = 8_192
-"""Maximum number of rows that are read from a file at once."""
 _PHYSICAL, _ID, _MODE = "delta.columnMapping.physicalName", "delta.columnMapping.id", "delta.columnMapping.mode"
 
 

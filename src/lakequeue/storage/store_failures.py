@@ -109,8 +109,8 @@ def left_to_others(call: str, part: str, reason: object) -> QueueClientError:
 def failure_left_to_others(error: Exception, unknown: Callable[[object], QueueClientError]) -> Exception:
     """Returns the error to raise for a failed call, if other processes may still commit a part of the call.
 
-    Returns ``error`` itself if it already says that the outcome is unknown. Otherwise makes an error that says so:
-    usually with ``unknown``, which takes the reason of the failure. See ``left_to_others``.
+    Returns ``error`` itself if its ``outcome_unknown`` is True. Otherwise makes such an error: a DamagedTable for
+    a DamagedTable, else ``unknown(reason)``. See ``left_to_others``.
     """
     match error:
         case QueueClientError(outcome_unknown=True):

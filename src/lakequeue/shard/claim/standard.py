@@ -127,8 +127,8 @@ def _others_first(state: ShardState, picked: Spans, count: int) -> list[tuple[in
 
 
 def _failed_alone(state: ShardState, run: Run) -> bool:
-    """Returns True for a time after a message that failed alone is visible again: for 1 s after its first receive,
-    and for 2, 4, 8 s …, at most 15 minutes, after further receives.
+    """True if a message that failed alone became visible less than 1 s ago. Each receive after the first doubles
+    this time, up to 15 minutes.
     """
     if run.failed_together != 1 or dead(state, [(run.first, run.last)]):
         return False

@@ -122,7 +122,7 @@ def write_partition(
     Args:
         partition: number of the partition. If a partition is written twice, pass only one result to ``gather``.
         batches: the rows. ``check_columns`` must have accepted the columns.
-        in_order: True if the rows of a FIFO queue are already sorted, as complete message groups of one shard.
+        in_order: True if a FIFO queue's rows are already sorted, and consist of whole message groups of one shard.
     """
     checked = CheckedRows(messages, staging, partition, batches)
     spilled = staging.rules.fifo is not None and not in_order

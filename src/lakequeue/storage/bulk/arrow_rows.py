@@ -18,7 +18,6 @@ from lakequeue.storage.store_failures import first_line
 
 ORDER, NUMBER = "_order", "_number"
 _ROWS = 2_048
-"""Maximum number of rows to convert at once."""
 _NAMES = {
     pa.null(): "void",
     pa.bool_(): "boolean",

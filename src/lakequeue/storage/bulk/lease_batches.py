@@ -305,7 +305,7 @@ def _rows_by_group(
 def _row_groups(
     file: pq.ParquetFile, places: Sequence[LeasePlace]
 ) -> Iterator[tuple[int, int, list[_PlacedRows]]]:
-    """Yields, for each row group that the lease needs: its number, its first position, and the places in it."""
+    """Yields each row group that the lease needs: its number, its first row's position, the lease's rows in it."""
     positions = file.read_row_group(0, columns=["position"], use_threads=False)["position"]
     base: int = positions[0].as_py()
     first = 0  # of the places that do not end before the row group

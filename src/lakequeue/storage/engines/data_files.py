@@ -91,7 +91,7 @@ def _ends(column: pa.ChunkedArray) -> tuple[Any, Any]:
 
 
 def placed(files: Iterable[DataFile], first: int, sent_at: int) -> list[DataFile]:
-    """Returns copies of the files whose rows have offsets from ``first`` on and the send time ``sent_at``."""
+    """Copies the files. Gives the copies' rows successive offsets from ``first`` and the send time ``sent_at``."""
     base, opened, found = first, partition_text(from_micros(sent_at)), list[DataFile]()
     for file in files:
         found.append(attrs.evolve(file, partition={"base_offset": str(base), "opened_at": opened}))

@@ -247,10 +247,10 @@ class Appender:
         return None
 
     def await_turn(self, staged: StagedSend) -> Appended | Sequence[DataFile]:
-        """Waits until another process has committed a staged file, or until this process should commit it.
+        """Waits until another process has committed the file of ``staged``, or this process should commit it.
 
-        Only for object stores. Returns the messages if they are committed. Otherwise returns the files of other
-        senders that this process should commit, too.
+        Only for object stores. Returns the messages of ``staged`` if they are committed. Otherwise returns the
+        files of other senders that this process should commit, too.
         """
         wait, listed = requests.TurnWait(), partial(staged_sends.listed, self.table, staged, staged_sends.VERSIONS)
         while True:

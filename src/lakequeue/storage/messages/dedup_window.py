@@ -134,7 +134,7 @@ class _Offsets:
         self._taken = 0
 
     def find(self, hashed: int, begin: int) -> list[int]:
-        """Returns the offsets from ``begin`` on that were added with this hash."""
+        """Returns the offsets that were added with this hash and are ``begin`` or greater."""
         found = []
         mask, hashes, offsets = len(self._offsets) - 1, self._hashes, self._offsets
         slot = hashed & mask

@@ -136,7 +136,7 @@ def rewrite(table: Table, offset: int, change: Callable[[pa.Table], pa.Table]) -
 
 
 def put_in_order(table: Table, first: int, last: int) -> None:
-    """Sorts the rows of segments that other programs wrote, if the segments have offsets from ``first`` to
+    """Sorts the rows of every segment that other programs wrote, if the segment has an offset from ``first`` to
     ``last``. Raises RequestThrottled after too many lost races.
     """
 
@@ -171,9 +171,9 @@ class _MergeStep:
     rows: Callable[[Table], Iterable[pa.Table]]
     outcome: MergeCounts
     with_send: bool = False
-    """True if the last segment is replaced, so that the commit must exclude sends."""
+    """True if the commit replaces the last segment. No send may then be committed at the same time."""
     epoch: int = 0
-    """Epoch of the ledger whose forgotten messages are emptied. 0 if no rows are emptied."""
+    """Epoch of the ledger that lists forgotten messages. The step empties their rows. 0 if no rows are emptied."""
     mark: int = 0
     """Random number of this removal of bodies, set as the version of ``emptying``. 0 if no rows are emptied."""
 

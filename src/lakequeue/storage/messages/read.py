@@ -507,7 +507,7 @@ def _joined(files: Sequence[LogFile]) -> list[LogFile]:
 
 
 def is_foreign(name: str) -> bool:
-    """True if another program or ``engine="spark"`` wrote the file: its directory is named after a partition."""
+    """True if another program or ``engine="spark"`` wrote the file. Only these name directories by partition."""
     return name.startswith(("base_offset=", "settled="))
 
 

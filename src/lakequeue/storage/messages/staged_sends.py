@@ -107,8 +107,8 @@ def stage(table: Table, rows: pa.Table, attributes_version: int, *, alone: bool)
 
 
 def listed(table: Table, own: StagedSend, ahead: int = 0) -> list[ListedFile]:
-    """Lists the staged files that a commit may include, with the file of ``own``. Returns no files if the listing
-    fails. Files staged after the loaded version are listed if they are at most ``ahead`` versions later.
+    """Lists the staged files that a commit may include. The list has the file of ``own``, and files that were
+    staged up to ``ahead`` versions after the loaded version. Returns no files if the listing fails.
     """
     # After a restore, or in a copy, file names have versions of another log.
     later = _begin(table.version + 1 + ahead)
