@@ -328,6 +328,11 @@ def copying(queue: OpenQueue) -> Remedy | None:
     return advice.copying([layout.tables_path(queue.root.path, queue.key)])
 
 
+def root_copying(lake: LakeQueue) -> Remedy | None:
+    """Returns the command that copies a local root before a repair. None on an object store."""
+    return advice.copying([lake.root])
+
+
 def schedule_concerns(lake: LakeQueue) -> list[Concern]:
     """Returns failing or overdue schedules by name. Omits paused schedules."""
     return [*lake.schedules._runtime.concerns()]

@@ -83,6 +83,26 @@ def test_doctor_names_a_damaged_queue_once_although_it_cannot_be_read(victim: Vi
     assert doctor(victim.root)[1]["unreadable"] == []
 
 
+def test_doctor_reports_a_damaged_catalog_as_it_reports_other_damage(victim: Victim) -> None:
+    victim.lake().create_queue("other")
+    catalog = Path(victim.root) / "queues"
+    empty(max(catalog.glob("*.parquet"), key=os.path.getmtime))
+    code, document, text = doctor(victim.root)
+    assert code == 1 and text.startswith("a damaged root\n")
+    assert f"\n  lakequeue --root {victim.root} repair --all  # shows what it would do, and asks\n" in text
+    assert f"  cp -a {catalog} COPY  # first, to another disk" in text
+    assert re.search(r"^damage: the root: .*\.parquet cannot be read", text, re.MULTILINE)
+    assert document["queues"] is None and "queues           unknown, because the catalog is damaged\n" in text
+    [damage] = document["problems"]
+    assert (damage["severity"], damage["kind"], damage["queue"]) == ("damage", "damage", None)
+    assert "cannot be read" in damage["text"]
+    assert damage["commands"] == [f"lakequeue --root {victim.root} repair --all"]
+    served = CliRunner().invoke(app, ["--root", victim.root, "serve", "--port", "0"])
+    assert served.exit_code == 3
+    for command in "check", "repair --all":
+        assert f"`lakequeue --root {victim.root} {command}`" in " ".join(served.stderr.split())
+
+
 def hold(table: str, told: Connection) -> None:
     with committing(table, exclusive=False):
         told.send(True)
@@ -262,6 +282,20 @@ def test_doctor_prints_the_most_urgent_first_each_command_on_a_line(tmp_path: Pa
     )
     assert health.notices == ["mail is paused"] and "mail is paused" not in health.warnings
     assert [each for each in health.warnings if "repair --all --clock" in each]
+    health.letterless = ["fast"]
+    health.findings.append(attrs.evolve(damage, problem="is locked", damage=False))
+    lines = [*check.health_lines(health, str)]
+    after = lines.index("notice: mail is paused")
+    assert any("fast: its dead-letter queue" in line for line in lines[:after]), "warnings come before notices"
+    assert any(line.startswith("warning: orders: ") for line in lines[:after])
+    known = {each["text"]: each for each in check.problems_of(health, session.pasted)}
+    assert known["it hangs"] == {
+        **{"severity": "warning", "kind": "stuck", "queue": "slow", "text": "it hangs"},
+        "commands": ["py-spy dump --pid 1", "kill 1"],
+    }
+    assert known["mail is paused"]["severity"] == "notice" and known["only 1% is free"]["severity"] == "urgent"
+    assert known["slow is late"]["commands"] == ["lakequeue --root 'my queues' peek slow"]
+    health.letterless, health.findings = [], [damage]
     health.findings += [
         attrs.evolve(damage, problem="ends too early", file=None),
         attrs.evolve(damage, table="/a b/q/orders/1/messages"),

@@ -257,6 +257,25 @@ def test_attention_says_that_schedules_cannot_be_read(console: Console):
     assert found["concerns"] == [] and "The schedules cannot be read: " in found["root"][0]["text"]
 
 
+def test_attention_begins_with_the_failure_for_which_health_answers_503(console: Console, clock: ManualClock):
+    console.lake.create_queue("orders").pause("the bank is down")
+    assert console.get("attention")["root"][0]["text"].startswith("The root was never compacted")
+    catalog = Path(layout.queues_path(console.lake.root))
+    for file in catalog.glob("*.parquet"):
+        file.write_bytes(b"")
+    assert console.http.get("/health").status_code == 503
+    clock.advance(60)
+    found = console.get("attention")
+    assert found["failing"] and found["urgent"] and "list of queues is damaged" in found["root"][0]["text"]
+    copy = f"cp -a {console.lake.root} COPY"
+    assert commands(found["root"][0]) == ["lakequeue check", copy, "lakequeue repair --all"]
+    console.lake._runtime.release()
+    catalog.rename(catalog.with_name("away"))
+    clock.advance(60)
+    found = console.get("attention")
+    assert found["failing"] and commands(found["root"][0]) == ["lakequeue list"] and not found["concerns"]
+
+
 def test_a_pause_that_the_console_ended_needs_no_attention_any_more(console: Console):
     console.lake.create_queue("orders").pause("the bank is down", "acme")
     assert [each["group"] for each in console.get("attention")["concerns"]] == ["acme"]

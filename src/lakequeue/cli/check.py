@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import typer
@@ -36,7 +36,7 @@ def check(ctx: CommandContext, queue: OptionalName = None) -> None:
         "findings": [attrs.asdict(each) for each in found],
         "versions": versions(),
     }
-    repair = ctx.obj.pasted(f"lakequeue repair {'--all' if queue is None else shlex.quote(queue)}")
+    repair = ctx.obj.pasted(f"lakequeue repair {_target(queue)}")
     ctx.obj.answer(document, "\n".join([*map(finding_text, found), _verdict(found, repair)]))
     if document["damaged"]:
         raise typer.Exit(REFUSED)
@@ -59,16 +59,37 @@ def doctor(
         health = entry_verbs.doctor(lake)
     damaged = any(each.damage for each in health.findings)
     texts = {"warnings": health.warnings, "notices": health.notices}
-    document = {"damaged": damaged, **texts, **attrs.asdict(health), "versions": versions()}
+    problems = [*problems_of(health, ctx.obj.pasted)]
+    document = {"damaged": damaged, **texts, "problems": problems, **attrs.asdict(health), "versions": versions()}
 
     def whole(lines: Iterator[str]) -> Text:  # not wrapped, so that commands can be copied
         return Text("\n".join(lines), no_wrap=True, overflow="ignore")
 
-    problems = whole(health_lines(health, ctx.obj.pasted))
-    ctx.obj.answer(document, Group(problems, whole(_figures(health)), _shards(health), f"({_used()})"))
+    shown = whole(health_lines(health, ctx.obj.pasted)), whole(_figures(health))
+    shards = [] if health.queues is None else [_shards(health)]
+    ctx.obj.answer(document, Group(*shown, *shards, f"({_used()})"))
     full = health.shortage is not None and health.shortage.full
     if damaged or full or (strict and document["warnings"]):
         raise typer.Exit(REFUSED)
+
+
+def problems_of(health: RootHealth, pasted: Callable[[str], str]) -> Iterator[dict[str, Any]]:
+    """Yields each problem for programs: severity, kind, queue (None for the root), text and commands."""
+    for found in health.findings:
+        kind, command = "damage" if found.damage else "warning", f"lakequeue repair {_target(found.queue)}"
+        yield {
+            **{"severity": kind, "kind": "damage" if found.damage else None, "queue": found.queue},
+            "text": finding_text(found).partition("\n")[0].removeprefix(f"{kind}: "),
+            "commands": [pasted(command)] if found.damage else [],
+        }
+    for each in health.advice():
+        commands = [pasted(step.command) for step in each.steps]
+        about = {"severity": each.severity, "kind": each.kind or None, "queue": each.queue}
+        yield {**about, "text": "; ".join((each.text, *each.details)), "commands": commands}
+
+
+def _target(queue: str | None) -> str:
+    return "--all" if queue is None else shlex.quote(queue)
 
 
 def health_lines(health: RootHealth, pasted: Callable[[str], str]) -> Iterator[str]:
@@ -97,15 +118,19 @@ def health_lines(health: RootHealth, pasted: Callable[[str], str]) -> Iterator[s
         if more := len(findings) - 1:
             command = f"lakequeue check {shlex.quote(worst.queue)}" if worst.queue else "lakequeue check"
             yield f"  {pasted(command)}  # lists {render.count(more, 'more problem')} of it"
+    warned = [each for each in health.findings if not each.damage]
     of_kind = Counter[str]()
     for each in advice:
+        if each.notice:
+            yield from map(finding_text, warned)
+            warned = []
         of_kind[each.kind] += 1
         if not each.kind or of_kind[each.kind] <= SHOWN:
             yield from _advice_lines(each, pasted)
+    yield from map(finding_text, warned)
     for kind, number in of_kind.items():
         if kind and number > SHOWN:
             yield f"and {number - SHOWN:,} more of {kind}; --json has all"
-    yield from (finding_text(each) for each in health.findings if not each.damage)
     if full or advice or health.findings:
         yield ""
 
@@ -129,7 +154,7 @@ def _damaged(places: Collection[tuple[str | None, str | None]]) -> Iterator[str]
 
 
 def _advice_lines(advice: Advice, pasted: Callable[[str], str]) -> Iterator[str]:
-    yield f"{'urgent' if advice.urgent else 'notice' if advice.notice else 'warning'}: {advice.text}"
+    yield f"{advice.severity}: {advice.text}"
     yield from (f"  {detail}" for detail in advice.details)
     if advice.hint:
         yield f"  {advice.hint}"
@@ -156,7 +181,8 @@ def _figures(health: RootHealth) -> Iterator[str]:
     if health.store_use is not None:
         yield f"requests         {health.store_use}"
     some = f"; shards with the {SHARDS} largest ledgers, --json has all" if len(health.shards) > SHARDS else ""
-    yield f"queues           {health.queues}{some}"
+    number = "unknown, because the catalog is damaged" if health.queues is None else health.queues
+    yield f"queues           {number}{some}"
 
 
 def _shards(health: RootHealth) -> render.Fitting | str:
@@ -202,7 +228,7 @@ def repair(
         last = "repaired; lakequeue check verifies it"
     left = [each for each in done if each.steps and each.unknown and not each.applied]
     if left:
-        target = f"{'--all' if queue is None else shlex.quote(queue)}{' --adopt' * adopt} --force"
+        target = f"{_target(queue)}{' --adopt' * adopt} --force"
         last = "the rest is not done" if any(each.applied for each in done) else "nothing was repaired"
         last += (
             ", because nobody knows which messages are lost or come again; if handlers may see a message twice: "

@@ -13,7 +13,7 @@ import typer
 from lakequeue.cli import render
 from lakequeue.cli.options import argument, flag, option
 from lakequeue.cli.session import CommandContext, usage
-from lakequeue.errors import MissingPackage, QueueClientError
+from lakequeue.errors import DamagedTable, MissingPackage, QueueClientError
 
 if TYPE_CHECKING:
     from lakequeue.client import LakeQueue
@@ -116,6 +116,9 @@ def _check_root(lake: LakeQueue) -> None:
 
     try:
         check_catalog(lake)
+    except DamagedTable as error:
+        cure = "copy the root, then `lakequeue repair --all`"
+        raise QueueClientError(f"{error.message}, and {cure}: no queue can be served before") from None
     except QueueClientError as error:
         if "creating a queue makes it" not in error.message:
             raise

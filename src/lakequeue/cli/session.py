@@ -50,7 +50,10 @@ class Session:
         return f"{self.prefix} {rest}" if first == "lakequeue" else command
 
     def spelled(self, text: str) -> str:
-        """Returns an error text with the flags of the command instead of Python's names of options."""
+        """Returns an error text with flags of the command instead of Python's names of options, and with commands
+        of lakequeue in backticks that are ready to paste.
+        """
+        text = re.sub("`(lakequeue [^`]+)`", lambda found: f"`{self.pasted(found[1])}`", text)
 
         def flag(found: re.Match[str]) -> str:
             name, quoted, value = found.groups()

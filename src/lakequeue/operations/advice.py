@@ -49,6 +49,12 @@ class Advice:
     """True if the problem may be intended. ``doctor --strict`` does not fail because of a notice."""
     details: Sequence[str] = ()
     """Lines that explain the text, such as an example of each error."""
+    queue: str | None = None
+    """Name of the queue; None for a problem of the root."""
+
+    @property
+    def severity(self) -> str:
+        return "urgent" if self.urgent else "notice" if self.notice else "warning"
 
     def __str__(self) -> str:
         return "; ".join(filter(None, (self.text, *self.details, cure(self.hint, self.steps))))

@@ -108,7 +108,8 @@ class Concern:
         more = f" and {len(self.errors) - ERRORS} more" if len(self.errors) > ERRORS else ""
         text = f"{self.text}{errors and f', failed with {errors}{more}'}"
         details = [f"{error}: {self.examples[error]}" for error in [*self.errors][:ERRORS] if self.examples[error]]
-        return Advice(text, self.hint, self.steps, self.kind in URGENT, self.kind, self.notice, details)
+        urgent = self.kind in URGENT
+        return Advice(text, self.hint, self.steps, urgent, self.kind, self.notice, details, self.queue)
 
     def with_errors(self, found: Mapping[str, ErrorCount]) -> Concern:
         """Returns a copy with the errors of dead letters, and with commands that redrive the dead letters of the

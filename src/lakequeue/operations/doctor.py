@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
-from lakequeue.errors import LakeQueueError
+from lakequeue.errors import DamagedTable, LakeQueueError
 from lakequeue.model import redrive_policies
 from lakequeue.model.clock import MICROS
 from lakequeue.model.damage import Finding
@@ -30,6 +30,7 @@ from lakequeue.operations.shortage import Shortage, shortage
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import Root
 from lakequeue.storage import clock_guard, compaction_notes, layout
+from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.reserve import missing, space_of
 
 CLOCK_SECONDS = 1.0
@@ -64,7 +65,8 @@ class RootHealth:
     """Seconds since a compactor's last pass over the whole root ended. None if there was no pass."""
     clock_behind: float
     """Seconds by which the newest commit is ahead of this machine's clock. 0 if the clock is right."""
-    queues: int
+    queues: int | None
+    """Number of queues. None if the catalog is damaged, so that only ``findings`` describes the queues."""
     shards: list[ShardHealth] = attrs.field(factory=list)
     """Shards of all queues. The shard with the largest ledger comes first."""
     unreadable: list[str] = attrs.field(factory=list)
@@ -108,7 +110,10 @@ class RootHealth:
         )
 
     def advice(self) -> Iterator[Advice]:
-        """Yields advice on all problems except those in ``findings``, most urgent first."""
+        """Yields advice on all problems except those in ``findings``: urgent ones, then warnings, then notices."""
+        return iter(sorted(self._advice(), key=lambda each: (not each.urgent, each.notice)))
+
+    def _advice(self) -> Iterator[Advice]:
         short = self._short_of()
         yield from (each for each in short if each.urgent)
         if self.clock_behind > clock_guard.TOLERANCE:
@@ -117,7 +122,8 @@ class RootHealth:
         yield from (Advice(text, urgent=True) for text in self.unreadable)
         yield from (each.advice for each in self.concerns)
         for name in self.letterless:
-            yield Advice(f"{name}: its dead-letter queue does not exist; what fails is delivered again and again")
+            text = f"{name}: its dead-letter queue does not exist; what fails is delivered again and again"
+            yield Advice(text, queue=name)
         yield from (each for each in short if not each.urgent)
         yield from self._upkeep()
 
@@ -150,12 +156,11 @@ class RootHealth:
         for each in self.shards:
             place, counts = f"{each.queue}, shard {each.counts.shard}", each.counts
             if each.ledger_runs > LARGE_LEDGER:
-                yield Advice(
-                    f"{place}: its ledger has {each.ledger_runs:,} runs, above {LARGE_LEDGER:,} it is slow"
-                )
+                text = f"{place}: its ledger has {each.ledger_runs:,} runs, above {LARGE_LEDGER:,} it is slow"
+                yield Advice(text, queue=each.queue)
             if counts.commits >= LEAST_COMMITS and counts.lost_races > LOST_SHARE * counts.commits:
                 text = f"{place}: {counts.lost_races} races lost at its last {counts.commits} commits"
-                yield Advice(text, "use larger batches, fewer processes or more shards")
+                yield Advice(text, "use larger batches, fewer processes or more shards", queue=each.queue)
         yield from map(Advice, self.unreserved)
 
 
@@ -163,10 +168,10 @@ def doctor(root: Root) -> RootHealth:
     """Checks the health of a root. Reads every file, and changes nothing."""
     short, space = shortage(root), space_of(root.path)
     findings = check(root, space=short is None)
-    with root.storage_errors():
-        rows = sorted(root.rows(), key=lambda row: (row.region, row.name))
-    living = [row for row in rows if row.deleted_at is None]
-    health = RootHealth(findings, space and space.free_bytes, space and space.free_files, None, 0.0, len(living))
+    rows = _rows(root, findings)
+    living = [row for row in rows or () if row.deleted_at is None]
+    queues = None if rows is None else len(living)
+    health = RootHealth(findings, space and space.free_bytes, space and space.free_files, None, 0.0, queues)
     newest, sources, earlier = 0, sources_of(living), _an_hour_ago(root, health)
     running = running_consumers(root)
     health.store_use = StoreUse.of(running)
@@ -203,6 +208,17 @@ def doctor(root: Root) -> RootHealth:
     health.concerns.sort(key=lambda each: each.urgency)
     health.shortage, health.unreserved = short, [*missing(root.path)]
     return health
+
+
+def _rows(root: Root, findings: Iterable[Finding]) -> list[QueueRow] | None:
+    """Returns the rows of the catalog by region and name. None if ``findings`` has damage of the catalog."""
+    try:
+        with root.storage_errors():
+            return sorted(root.rows(), key=lambda row: (row.region, row.name))
+    except DamagedTable as error:
+        if not any(each.damage and each.table == error.table for each in findings):
+            raise
+        return None
 
 
 def _an_hour_ago(root: Root, health: RootHealth) -> Mapping[str, int]:

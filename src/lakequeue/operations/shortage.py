@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
+from lakequeue.errors import DamagedTable
 from lakequeue.operations.advice import Advice, Remedy
 from lakequeue.operations.pool import concurrently
 from lakequeue.runtime.root import Root
@@ -86,7 +87,11 @@ def shortage(root: Root) -> Shortage | None:
     if not (space.lacks_bytes(FREE_BYTES) or space.lacks_files(FREE_FILES)):
         low = space.lacks_bytes(LOW_BYTES) or space.lacks_files(LOW_FILES)
         return Shortage(_text(space), "make room, or run lakequeue compact --now 1h") if low else None
-    rows = [row for row in root.rows() if row.deleted_at is None]
+    try:
+        rows = [row for row in root.rows() if row.deleted_at is None]
+    except DamagedTable:  # a check reports it; no name of a queue is known
+        lists = Remedy(_listing(space, _mount_point(root.path)), "shows what fills it")
+        return Shortage(_text(space), "", [lists], {}, _is_full(space), [*_causes(space)])
     sizes = sorted(concurrently(lambda row: (_bytes(root, row), row.name), rows), reverse=True)
     by_name = {name: size for size, name in sizes}
     return of_sizes(space, by_name, _mount_point(root.path), used_up=is_used_up(root.path))
@@ -104,9 +109,7 @@ def of_sizes(space: Space, sizes: Mapping[str, int], mount_point: str, used_up: 
     largest = dict([*sizes.items()][:_SHOWN] if matter or not others else ())
     queues = f"the queues have {total / 2**20:,.1f} of the {used / 2**20:,.1f} MiB used" * (not of_files)
     hints = (_OUTSIDE * used_up, f"{'other files fill it: ' * others}{queues}")
-    place = shlex.quote(mount_point)
-    listed = f"{_DU}S --inodes {place} | sort -n | tail" if of_files else f"{_DU}ah {place} | sort -h | tail"
-    du = Remedy(listed, "shows what fills it")
+    du = Remedy(_listing(space, mount_point), "shows what fills it")
     freed = [
         Remedy(_COMPACT, "frees the space of what is gone from the queues"),
         *_purge(next(iter(sizes)) if matter else None),
@@ -114,6 +117,13 @@ def of_sizes(space: Space, sizes: Mapping[str, int], mount_point: str, used_up: 
     steps = (du, *freed) if others or used_up else (*freed, du)
     hint = "; ".join(filter(None, hints))
     return Shortage(_text(space), hint, steps, largest, _is_full(space), [*_causes(space)])
+
+
+def _listing(space: Space, mount_point: str) -> str:
+    place = shlex.quote(mount_point)
+    if space.lacks_files(FREE_FILES):
+        return f"{_DU}S --inodes {place} | sort -n | tail"
+    return f"{_DU}ah {place} | sort -h | tail"
 
 
 def _causes(space: Space) -> Iterator[str]:

@@ -85,7 +85,7 @@ _LASTING = (
     "Permission denied (os error 13)",
 )
 """Texts in the errors of permanent failures."""
-_FULL_ADVICE = "; `lakequeue doctor` says what fills the disk, and how to free space (docs/operation/disk-full.md)"
+_FULL_ADVICE = "; `lakequeue doctor` says what fills the disk, and how to free space"
 
 
 def first_line(error: BaseException) -> str:

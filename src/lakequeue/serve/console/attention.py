@@ -22,12 +22,14 @@ from lakequeue.entry_verbs import (
     ErrorCount,
     Remedy,
     all_consumers,
+    check_catalog,
     concerns,
     copying,
     depths,
     errors_of,
     idle_consumers,
     last_compaction,
+    root_copying,
     running_consumers,
     schedule_concerns,
     settings,
@@ -76,6 +78,8 @@ class _Seen:
     schedules: Sequence[Concern] | LakeQueueError
     """Failing or overdue schedules, or the error of reading them."""
     shortage: Shortage | None
+    failure: LakeQueueError | None = None
+    """Error of a read of the catalog, as a new process would read it. None if the read succeeded."""
 
 
 def consumer_row(queue: Queue, consumer: ActiveConsumer) -> dict[str, Any]:
@@ -137,9 +141,10 @@ class Attention:
         seen = self._newest()
         damaged, found = self._concerns(caller, seen)
         found.sort(key=lambda each: each.urgency)
-        root, upkeep = [*_space(caller, seen.shortage)], list[dict[str, Any]]()
+        root = [*self._failure(caller, seen.failure), *_space(caller, seen.shortage)]
+        upkeep = list[dict[str, Any]]()
         low = seen.shortage is not None and seen.shortage.urgent
-        if seen.queues and not low:  # the cure of a full disk begins with a compaction
+        if seen.queues and not low and seen.failure is None:  # the cure of a full disk begins with a compaction
             upkeep = self._compaction(to_micros(self._lake.clock.now()))
         if isinstance(seen.schedules, LakeQueueError):
             text = f"The schedules cannot be read: {ErrorResponse.of(seen.schedules).message}"
@@ -153,6 +158,7 @@ class Attention:
         return {
             "root": root + upkeep,
             "urgent": bool(root),
+            "failing": seen.failure is not None,
             "low": low,
             "full": seen.shortage is not None and seen.shortage.full,
             "concerns": listed[:MOST],
@@ -194,7 +200,15 @@ class Attention:
         return damaged, found
 
     def _look(self, now: int) -> _Seen:
-        queues = self._depths.queues()
+        failure: LakeQueueError | None = None
+        try:
+            check_catalog(self._lake)
+        except LakeQueueError as error:
+            failure = error
+        try:
+            queues = self._depths.queues()
+        except LakeQueueError as error:
+            return _Seen(now, (), {}, {}, (), None, failure or error)
         counted = [*depths(queues)]
         active = [
             queue
@@ -217,7 +231,7 @@ class Attention:
         for queue in (queue for queue in queues if queue.key in met):  # it may be repaired
             self._damage.look_again(queue.key, self._lake.clock.now, partial(self._is_damaged, queue.name))
         before, errors = self._depths.an_hour_ago(queues), self._count_errors(kept)
-        return _Seen(now, kept, before, errors, schedules, shortage(self._lake))
+        return _Seen(now, kept, before, errors, schedules, shortage(self._lake), failure)
 
     def _is_damaged(self, name: str) -> bool:
         damaged = any(each.damage for each in self._lake.check(name))
@@ -241,6 +255,20 @@ class Attention:
         self._errors = counted
         return {queue.name: counted[queue.key][1] for *_, queue in full if queue.key in counted}
 
+    def _failure(self, caller: Caller, failure: LakeQueueError | None) -> Iterator[dict[str, Any]]:
+        """Yields the failure of the read of the catalog, for which ``/health`` answers 503."""
+        if isinstance(failure, DamagedTable):
+            text = "The list of queues is damaged: calls fail, and no new process can open the root."
+            copy = root_copying(self._lake) if caller.may(ANY, None) else None
+            checks = Remedy("lakequeue check", "shows what is damaged")
+            repairs = Remedy("lakequeue repair --all", "shows what is lost, asks, and repairs it")
+            steps, runbook = [checks, *filter(None, [copy]), repairs], "damage#the-catalog-cannot-be-read"
+            yield _of_root(Advice(text, "After a repair, this line goes within a minute.", steps), runbook)
+        elif failure is not None:
+            text = f"The list of queues cannot be read: {ErrorResponse.of(failure).message}"
+            steps = [Remedy("lakequeue list", "shows the reason")]
+            yield _of_root(Advice(text, steps=steps), "alerts#lakequeuestorageunreadable")
+
     @staticmethod
     def _for(caller: Caller, concern: Concern, errors: dict[str, dict[str, ErrorCount]]) -> dict[str, Any]:
         if concern.kind == "dead letters" and caller.may("ReceiveMessage", concern.queue):
@@ -263,7 +291,7 @@ class Attention:
 
 def _damaged(queue: Queue, caller: Caller) -> dict[str, Any]:
     name, copies = queue.name, copying(queue) if caller.may(ANY, None) else None
-    repair = Remedy(f"lakequeue repair {name}", "shows what is lost, asks, and mends it")
+    repair = Remedy(f"lakequeue repair {name}", "shows what is lost, asks, and repairs it")
     steps = [_check(name), *filter(None, [copies]), repair]
     text = f"{name} is damaged: a call within the last hour met a missing or changed file"
     hint = "after a repair, this goes within a minute"

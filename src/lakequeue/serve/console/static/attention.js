@@ -152,13 +152,13 @@ export function attention(signal, reload, only = null) {
     drawn = state;
     const queues = new Map();
     for (const each of found.concerns) queues.set(each.queue, [...(queues.get(each.queue) ?? []), each]);
-    const bad = found.concerns.filter((each) => KINDS[each.kind][0] === "bad").length + (found.low && found.root.length ? 1 : 0);
+    const bad = found.concerns.filter((each) => KINDS[each.kind][0] === "bad").length + (found.root.length ? found.failing + found.low : 0);
     const notices = found.concerns.filter((each) => each.notice).length;
     const others = found.total + found.root.length - bad - notices;
     const counted = [bad && `${number(bad)} urgent`, others && count(others, "warning"), notices && count(notices, "notice")].filter(Boolean).join(", ");
     setText(heading, counted ? `Needs attention: ${counted}` : "Nothing needs attention");
-    const disk = found.full ? "The disk is full" : found.low ? "The disk is nearly full" : "Storage";
-    const storage = found.root.length ? [el("div", { class: `root ${found.full ? "full" : found.low ? "low" : ""}` }, el("h3", {}, disk), el("ul", {}, found.root.map((each) => el("li", {}, each.text, each.details?.map((detail) => ` ${detail}`), cureOf(each, each.runbook)))))] : [];
+    const disk = found.failing ? "The root cannot be read" : found.full ? "The disk is full" : found.low ? "The disk is nearly full" : "Storage";
+    const storage = found.root.length ? [el("div", { class: `root ${found.failing || found.full ? "full" : found.low ? "low" : ""}` }, el("h3", {}, disk), el("ul", {}, found.root.map((each) => el("li", {}, each.text, each.details?.map((detail) => ` ${detail}`), cureOf(each, each.runbook)))))] : [];
     const some = all ? [...queues] : [...queues].slice(0, SHOWN);
     const more = el("button", { type: "button", class: "small", click: () => ((all = true), draw()) }, `Show all ${queues.size} queues`);
     const lines = some.length ? [el("ul", { class: "lines" }, some.map(line)), ...(some.length < queues.size ? [el("p", {}, more)] : [])] : [];
