@@ -240,7 +240,7 @@ class Queue(Wrapped, _AsyncFace[sync_queue.Queue], sync_queue.QueueProperties):
     ) -> int:
         """Moves messages of a dead-letter queue back, as ``lakequeue.Queue.redrive`` does.
 
-        ``progress`` is called in a thread. A cancelled call does not move the messages back.
+        ``progress`` is called in a thread. Cancelling the call does not undo moves that are already committed.
         """
         target = _sync_of(destination)
         return await self._redrive(max_messages, where, progress, target, interrupt, parameters=parameters)

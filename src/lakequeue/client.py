@@ -287,13 +287,13 @@ class LakeQueue(RootProperties):
         """Creates the temporary views ``queues``, ``messages``, ``groups``, ``receipts``, ``history``, ``stats``.
 
         Spark's tasks read the views through lakequeue. Spark before 4.1, or tasks without lakequeue, scan tables
-        instead. Views that scan tables show only the queues that exist now. A query of such a view takes about
-        0.4 s for each shard.
+        instead. Views that scan tables show only the queues that exist now. A query of such a view takes about 0.4
+        seconds for each shard.
 
         Args:
-            now: aware instant of the states. None means ``as_of`` if given, else the time of each query.
-            as_of: aware instant at which the views show the tables. Most tables keep the versions of ten minutes.
-                A busy shard keeps only its last 200 commits. Only ``stats`` reaches further back.
+            now: aware instant at which states are computed. None means ``as_of`` if given, else each query's time.
+            as_of: aware instant; the views read the tables as they were then. Most tables keep ten minutes of
+                versions. A busy shard keeps only its last 200 commits. Only ``stats`` reaches further back.
 
         Raises:
             QueueClientError: a log does not reach back to ``as_of``, or the session lacks Delta, which scans need.

@@ -454,7 +454,7 @@ CMQ_CODES: dict[str, int] = {
     "QueueDoesNotExist": 4440,
     "QueueNameExists": 4460,
 }
-"""Maps error codes to CMQ's numbers (ERR-7). A number that an error's constructor got takes precedence."""
+"""Maps error codes to CMQ's numbers (ERR-7). A number in the arguments of an error's constructor has priority."""
 
 CMQ_MODULE_CODES: dict[int, int] = {6050: 10670, 10680: 10680, 10700: 10700}
 """Maps CMQ's numeric error codes to CMQ's module codes. Only the error codes of rewinds have a module code."""

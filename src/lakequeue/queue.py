@@ -304,7 +304,8 @@ class Queue(QueueProperties):
         settle.change_visibility(self._runtime, receipt_handle_of(receipt_handle), visibility_timeout)
 
     def change_visibility_batch(self, changes: Sequence[tuple[str | Message, Duration]]) -> BatchResult:
-        """Changes visibility by pairs of a handle or message, and seconds. The id of a result is the pair's index.
+        """Changes the visibility of received messages. Each change is a pair: a message or its handle, and the
+        seconds until the message becomes visible. The id of a result is the pair's index.
 
         Raises:
             EmptyBatchRequest, TooManyEntriesInBatchRequest: the batch is empty or too long.

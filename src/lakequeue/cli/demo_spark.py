@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lakequeue.queue import Queue
 
 BATCHES = 5
-"""Number of batches that hold all messages once. Messages that are released need further batches."""
+"""Number of batches that are needed to process each message once. A released message is in a later batch, too."""
 LEASE_SECONDS = 120
 LOST_BATCH, LOST_SECONDS = 2, 12
 """Number of the batch whose worker is lost, and the batch's visibility timeout in seconds."""

@@ -54,7 +54,7 @@ def drain(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Move all visible messages to another queue. First show the number of messages, and ask."""
+    """Move all visible messages to another queue. First show the number of messages, and ask for confirmation."""
     if group_by is not None and group is not None:
         usage("give either --group-by or --group")
     source, target = ctx.obj.queue(queue), ctx.obj.queue(to)

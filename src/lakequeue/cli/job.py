@@ -140,7 +140,7 @@ def opened(
 def opened_root(
     app_name: str, root: str, queue: str | None, region: str, engine: Engine
 ) -> Iterator[tuple[SparkSession, LakeQueue]]:
-    """Opens a Spark session and a root. Raises QueueDoesNotExist if ``queue`` is given and missing."""
+    """Opens a Spark session and a root. Raises QueueDoesNotExist for a missing ``queue``, except on ``spark``."""
     if engine != "spark":  # reports a wrong root before Spark starts
         lake = LakeQueue(root, region=region)
         lake.list_queues(limit=1) if queue is None else lake.queue(queue)

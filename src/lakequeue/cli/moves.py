@@ -1,4 +1,4 @@
-"""The commands rewind and redrive. Both show the number of messages, and ask."""
+"""The commands rewind and redrive. Both show the number of messages, and ask for confirmation."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class Ahead:
         self._last = self._hands
 
     def capacity(self, hands: int) -> int:
-        """Returns the maximum number of messages to hold now, if ``hands`` of these can be in handlers."""
+        """Returns the maximum number of messages to hold now. ``hands`` is the number that can be in handlers."""
         if self._prefetch is not None:
             return hands + self._prefetch
         if not self._took:

@@ -99,7 +99,7 @@ class Threads(_Hands):
 
 
 class Tasks(_Hands):
-    """Hands that are tasks in an event loop. The tasks start in a thread, for which a manual clock waits."""
+    """Hands that are tasks in an event loop. A thread starts the tasks. A manual clock waits until they start."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

@@ -40,7 +40,7 @@ class Letters:
         self._waiting.append((done, reason))
 
     def claimed(self, messages: bool, claim: FreeHands | None) -> None:
-        """Records whether a claim brought messages, or put some off because no hand was free."""
+        """Records whether a claim brought messages, or skipped messages because no hand was free."""
         self.more, self.asked = messages or (claim is not None and claim.passed > 0), False
 
     @property

@@ -140,7 +140,7 @@ class Pool:
     # --- taken by hands
 
     def _hand_free(self, event: events.HandFree) -> None:
-        """Begins the handler's next call, if any. A message of a second or later receive is alone in its call."""
+        """Begins the handler's next call, if any. A message that was received before is alone in its call."""
         due = self.begins(self._now)
         while self.wants_hand and not (due and self.next_is_last):
             self._kept += 1
@@ -323,8 +323,9 @@ class Pool:
     # --- passes of the loop
 
     def _tick(self, event: events.Tick) -> None:
-        """Called at the beginning of each iteration of the loop. Adopts a new number of hands, gives back messages
-        that waited too long, and asks for a wait if more handlers may end before the next commit.
+        """Called at the beginning of each iteration of the loop. Adopts a new number of hands, and gives back
+        messages that waited too long. If more handlers may end before the next commit, makes the commit wait for
+        them.
         """
         self._release_hands()
         if event.hands != self._totals.hands:

@@ -155,7 +155,7 @@ class QueueLoop(RunLoop):
         return None
 
     def show_hunger(self) -> None:
-        """If a hand finds nothing to do, ends waits for ``Gather``. Otherwise, such waits run their full time."""
+        """Ends the waits of ``Gather`` if a hand finds nothing to do. Else these waits take their full time."""
         (self._hungry.set if self.pool.hungry else self._hungry.clear)()
 
     def _locked(self, free: Callable[[], int]) -> int:

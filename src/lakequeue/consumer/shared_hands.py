@@ -105,8 +105,8 @@ class SharedHands:
             self.receiving[pool].interrupt.set()
 
     def _in_turn(self, ready: Sequence[Pool]) -> Pool:
-        """Returns the queue whose turn is next, by the weights. A queue that had no messages missed turns; it gets
-        back at most as many turns as its share of all hands.
+        """Returns the queue whose turn is next, by the weights. A queue misses turns while it has no messages.
+        Later it gets missed turns back, but at most as many turns as it has hands by its weight.
         """
         behind = self._controls.concurrency / sum(pool.rules.weight for pool in self.receiving)
         for pool in ready:

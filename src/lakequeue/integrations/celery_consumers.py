@@ -184,7 +184,7 @@ class Subscription:
 
 
 class Undeliverable(Malformed):
-    """Raised for a message with which the main process of a Celery worker fails."""
+    """Raised for a message that the main process of a Celery worker cannot process."""
 
 
 def _in_worker() -> bool:

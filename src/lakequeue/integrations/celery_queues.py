@@ -210,7 +210,7 @@ class Broker:
         return self._bindings.get(_in_tag(exchange), [])
 
     def attended(self, names: Collection[str]) -> set[str]:
-        """Returns those queues of a broadcast whose owner is alive. Deletes auto-delete queues of dead owners."""
+        """Returns a broadcast's queues, except auto-delete queues of dead owners. Deletes those of dead owners."""
         living = set()
         for name in names:
             now = monotonic()

@@ -59,7 +59,7 @@ class Pause:
 
 
 def pauses(reason: str | None, groups: Mapping[str, str] | None, since: str | None) -> list[Pause]:
-    """Returns the queue's pause, then the pauses of its groups. ``since`` is a text that ``started`` returned."""
+    """Returns the queue's pause, then the pauses of its groups. ``since``: the result of ``started``."""
     began = json.loads(since or "{}")
     reasons = ({"": reason} if reason else {}) | dict(groups or {})
     return [

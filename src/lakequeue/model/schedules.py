@@ -102,11 +102,11 @@ class Schedule:
         return attrs.evolve(other, id=self.id, next_due=self.next_due, last_due=self.last_due)
 
     def moved_on(self, sent: Schedule | None, now: datetime) -> Schedule | None:
-        """Called on the stored schedule after a send. Returns the schedule to store, or None to remove the
-        schedule.
+        """Called on the stored schedule after a send. Returns the schedule to store; None to remove the schedule.
 
-        ``sent`` is the schedule as the sending process left it, or None if it sends no more messages. If the
-        stored schedule was changed during the send and has a ``cron``, the result is next due after ``now``.
+        ``sent`` is the schedule as the sending process changed it, or None if the schedule has no more messages to
+        send. If another process changed the stored schedule during the send, and the stored schedule has a
+        ``cron``, the result is next due after ``now``.
         """
         if self.cron is None or (sent is not None and self.is_like(sent)):
             return sent and attrs.evolve(sent, paused=self.paused)

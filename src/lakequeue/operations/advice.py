@@ -48,7 +48,7 @@ class Advice:
     notice: bool = False
     """True if the problem may be intended. ``doctor --strict`` does not fail because of a notice."""
     details: Sequence[str] = ()
-    """Lines that explain the text, such as an example of each error."""
+    """Lines that explain ``text``, such as an example of each error."""
     queue: str | None = None
     """Name of the queue; None for a problem of the root."""
 

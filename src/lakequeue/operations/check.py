@@ -90,7 +90,7 @@ def _catalog_findings(store: Store, root: Root, name: str | None) -> Iterator[Fi
 
 
 def _agreed(read: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """Returns the problems that all ``READS`` reads find. A concurrent removal can cause a problem in one read."""
+    """Reads ``READS`` times. Returns problems that all reads find: one read may find a concurrent removal."""
     found = list(read())
     for _ in range(READS - 1):
         if not found:

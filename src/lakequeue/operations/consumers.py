@@ -173,7 +173,7 @@ class LongestHandler:
     process: ConsumerProcess
     seconds: float
     queues: Sequence[str]
-    """Names of the consumer's queues. The report does not say which of them the call's messages came from."""
+    """Names of the consumer's queues. The report does not say for which of these queues the handler runs."""
 
     @classmethod
     def of(cls, running: Running, names: Mapping[str, str]) -> LongestHandler | None:

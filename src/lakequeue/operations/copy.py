@@ -75,7 +75,7 @@ class ShardCopy:
         return stored(self.counts)
 
     def is_behind(self, sends: Mapping[str, int]) -> bool:
-        """True if the log received moved messages, or a bulk send of ``sends``, after the snapshot."""
+        """True if the log received moved messages, or one of the bulk sends in ``sends``, after the snapshot."""
         self.log.table.refresh()
         newest, then = self.log.table.state.transactions, self.log.transactions
         return _moves(newest) != _moves(then) or any(

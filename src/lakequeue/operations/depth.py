@@ -92,8 +92,8 @@ class Depth:
         return sent / seconds, (sent - (self.stored - before.stored)) / seconds
 
     def stay_since(self, before: Depth) -> float | None:
-        """Returns the average seconds from when a message is visible until its deletion, by Little's law and the
-        rates since ``before``. None if no message was deleted.
+        """Returns the average seconds from when a message becomes visible until its deletion, by Little's law.
+        Uses the rates from the earlier depth ``before`` to this depth. None if no message was deleted.
         """
         _, consumed = self.rates_since(before)
         waiting = sum(each.counts.visible + each.counts.in_flight for each in (before, self)) / 2

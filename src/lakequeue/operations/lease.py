@@ -213,7 +213,7 @@ def delete(leased: LeasedMessages, kept: Mapping[str, str | None] = _NONE_KEPT) 
     deleted, lost and kept messages.
 
     Args:
-        kept: why each kept message failed, or None, by receipt handle or message id.
+        kept: maps the receipt handle or id of each kept message to the reason why the message failed, or to None.
 
     Raises:
         ReceiptHandleIsInvalid, InvalidParameterValue: the handle or id is not of this lease.

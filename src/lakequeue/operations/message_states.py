@@ -131,7 +131,7 @@ class Judge:
         return self.runs.slice(start, max(0, stop - start))
 
     def judge(self, offsets: Integers, came_at: Integers, rows: _Rows, names: Collection[str]) -> _Rows:
-        """Returns the columns ``names`` of ``JUDGED`` for ``rows``, which must have ``log_columns(names)``."""
+        """Returns columns ``names`` of ``JUDGED`` for ``rows``, which need the columns ``log_columns(names)``."""
         runs = self.runs_of(int(offsets[0]), int(offsets[-1]))
         place = np.searchsorted(runs["first_offset"].to_numpy(), offsets, side="right") - 1
         within = (place >= 0) & (np.append(runs["last_offset"].to_numpy(), -1)[place] >= offsets)

@@ -31,7 +31,7 @@ class PlannedSend:
     order_by: str | None
     """Column that orders the messages of each group on FIFO queues."""
     writer: TaskWriter
-    """Writes rows in tasks. In a stream, each task sets the key, because only tasks know the batch number."""
+    """Writes rows in tasks. In a stream, each task sets the send's key, as only tasks know the batch number."""
     needed: bool = True
     """False if tasks have nothing to write: the send was made before, or all its files exist."""
 

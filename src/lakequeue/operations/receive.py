@@ -274,7 +274,7 @@ class _Polls:
         self._vain: VainWait | None = None
 
     def claim(self) -> _Claimed | datetime:
-        """Claims messages. Instead returns the instant of the next poll if there can be no messages before."""
+        """Claims messages. If no messages can come before the next poll, returns the poll's instant instead."""
         queue, waiter, stop = self._queue, self._waiter, self._poll.request.interrupt
         if self._vain is not None and not self._vain.is_over():
             return self._vain.next()

@@ -50,7 +50,7 @@ class Pattern:
         return cls(root_of(base or ("/" if text.startswith("/") else ".")), f"{name}{wildcard}{rest}")
 
     def matches(self) -> Callable[[str], object]:
-        """Returns a function that gets a path relative to ``base``. Its result is true if the path matches."""
+        """Returns a function of paths relative to ``base``. Its result is true if the pattern matches the path."""
         parts = []
         for part in self.rest.split("/"):
             names = "[^/]*".join(map(re.escape, part.split("*")))

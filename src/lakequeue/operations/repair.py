@@ -199,8 +199,8 @@ class _Before:
     found: FoundShard
 
     def correct(self, blank: Sequence[Range], end: int, twice: int) -> None:
-        """Removes the messages in ``blank``, which have no body. Another ``twice`` messages had shared their
-        offsets with other messages. Adds them at new offsets, beginning with ``end``.
+        """Removes the messages in ``blank``, which have no body. Adds ``twice`` messages at new offsets from
+        ``end`` on: messages whose offset another message also had.
         """
         for span in blank:
             self.messages.discard(*span)
@@ -273,7 +273,7 @@ def _plan(
 
 
 def _gone_back(head: Head, moves: int) -> Head:
-    """Returns an older ledger's head with no tokens left, and with a move number of at least ``moves``."""
+    """Returns an older ledger's head, with an empty rate limit's bucket, and a move number from ``moves`` on."""
     head = attrs.evolve(head, move_number=max(head.move_number, moves))
     pace = QueueAttributes.from_wire(head.attributes).pace
     if pace is None:

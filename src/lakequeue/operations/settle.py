@@ -204,7 +204,7 @@ def visibility(queue: OpenQueue, given: Duration | None) -> int:
 
 
 def _command(handle: receipt_handles.ReceiptHandle, text: str, timeout: int | None) -> Command:
-    """Returns the command that makes a message visible in ``timeout`` microseconds, or deletes it if None."""
+    """Returns a Delete if ``timeout`` is None, else a ChangeVisibility. ``timeout`` is in microseconds."""
     if timeout is None:
         return Delete(handle.offset, handle.lease_id, text)
     return ChangeVisibility(handle.offset, handle.lease_id, timeout, text)

@@ -112,8 +112,8 @@ def joined(asked: Iterable[Place]) -> Iterator[tuple[Place, list[Piece]]]:
 
 
 def within(place: Place, pieces: Sequence[Piece]) -> pc.Expression:
-    """Returns the condition that selects the messages from the first to the last of some consecutive pieces of a
-    shard. If the last piece has no end offset, the condition has no upper limit on offset or shard.
+    """Returns the condition that selects the messages of consecutive pieces of a shard. If the last piece has no
+    end offset, the condition also selects all later messages, and the messages of shards with higher numbers.
     """
     queue, region, number = place
     shard, offset = pa.scalar(number, pa.int32()), pc.field("log_offset")

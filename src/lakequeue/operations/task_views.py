@@ -122,7 +122,7 @@ class TaskReader:
             yield _list_of(pa.table([pa.array(pieces, _RANGES.types[0])], schema=_RANGES))
 
     def read(self, relation: str, asked: Iterable[Place]) -> Iterator[pa.Array]:
-        """Yields the rows of a relation for the places in ``asked``: one array for each piece of a place."""
+        """Yields an array for each place in ``asked``, with the rows that a relation has there."""
         if relation == "queues":
             yield from self._depths(asked)
             return

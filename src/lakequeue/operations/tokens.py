@@ -31,7 +31,7 @@ class Tokens:
     """Number that ``look_at`` returned for this receive's read of the shards; infinity before the read."""
 
     def may_be_left(self) -> bool:
-        """False if the rate limit's bucket is empty. True if there is no rate limit, or only one shard."""
+        """False if the bucket is empty. True without a rate limit, or if only the claim reads the bucket."""
         shards = self._queue.shards
         if self._queue.attributes.pace is None or len(shards) == 1:
             return True

@@ -16,7 +16,7 @@ ELSEWHERE_EVERY = 16
 _ALONE = 0.125
 """A lost race adds 1 to the strain of the home. A commit without lost races subtracts this constant."""
 _LEAST, _MOST = 2.0, 64.0
-"""First and highest limit of the strain. At the limit the home may move. The limit doubles if no shard is free."""
+"""First and highest limit of a home's strain. There, the home may move. The limit doubles without a free shard."""
 _QUIET = 64
 """If the home is without strain for this many commits in a row, the limit of the strain is ``_LEAST`` again."""
 _MISSES = 8

@@ -52,7 +52,7 @@ class LedgerRequests:
         self._last: PostedRequest | None = None
         self._asked: int | None = None
         self.turns = turns.Turns()
-        """Its ``moved`` is True if other processes commit to this shard. Another shard may then be better."""
+        """Turns to commit. ``moved`` is True if other processes commit here, too: another shard may be better."""
         self.dry = False
         """True if the last claim got fewer messages than it asked for."""
         self.attributes_version = 0
@@ -99,7 +99,7 @@ class LedgerRequests:
         return self.wanted and not futile and self.may_take(commands)
 
     def may_take(self, commands: Sequence[Command]) -> bool:
-        """True if the ledger is on an object store, and other processes can commit these commands as text."""
+        """True if the ledger is on an object store, and a request can contain these commands as text."""
         return self.possible and all(map(has_text, commands))
 
     def note(self, commands: Sequence[Command], results: Sequence[Result]) -> None:

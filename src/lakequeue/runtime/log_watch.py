@@ -302,7 +302,7 @@ class LogWatch:
 
 
 def most_locks() -> int:
-    """Returns the maximum number of locks, because each lock needs an open file. Further queues get no lock."""
+    """Returns the maximum number of locks. Each lock needs an open file. Further queues get no lock."""
     import resource
 
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4

@@ -170,9 +170,9 @@ class OpenQueue:
             self.reload()
 
     def renew(self) -> None:
-        """Called after the log refused a send for the version of its attributes. Reads newer attributes. If there
-        are none in the catalog and the shards, announces this process's attributes, because a change was
-        interrupted.
+        """Called after the log refused a send for the version of its attributes. Reads newer attributes from the
+        catalog and the shards. If neither has newer attributes, a change of attributes was interrupted. Then
+        announces this process's attributes to the log.
         """
         if not self.reload() and not self.catch_up():
             self.announce_attributes()  # the last change was interrupted before it reached the log

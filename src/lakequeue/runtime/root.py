@@ -40,7 +40,7 @@ IDLE_POLL_INTERVAL, IDLE_PART = 4_000_000, 15
 without messages, but at most ``IDLE_POLL_INTERVAL`` microseconds.
 """
 LINGER, REMOTE_LINGER = 100_000, 2_000_000
-"""Maximum microseconds that a finished message waits for the next claim, on disks and on object stores."""
+"""Maximum microseconds until a finished message is settled without a claim: on disks, and on object stores."""
 REMOTE_CLAIM_INTERVAL = 1_000_000
 """Minimum microseconds from a claim that took all messages to the next claim. Used on object stores."""
 _BUSY = "the row of the queue is being changed too often; nothing was changed"

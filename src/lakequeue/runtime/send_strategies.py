@@ -85,7 +85,7 @@ class SharedFile(OwnFile):
     """Messages in a staged file that any process may commit."""
 
     looks: int = 0
-    """Number of other processes' commits that were already searched for this file."""
+    """Number of other processes' commits in which this process has already searched for this file."""
 
     def find(self, appender: Appender) -> Appended | None:
         if appender.table.folder.local is not None:

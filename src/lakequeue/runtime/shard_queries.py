@@ -124,8 +124,8 @@ class ShardQueries(ShardTable[Request, Answer]):
             return machine.run_count, len(self._open_ledger().table.files()), machine.head.committed_at
 
     def query(self, query: Callable[[ShardMachine], _T], look: float = inf) -> _T:
-        """Returns the result of the function ``query`` on the newest state. If ``look`` is given, the state may be
-        as old as the ``look_at`` read with this number.
+        """Returns the result of the function ``query`` on the newest state. ``look`` is the number of a read by
+        ``look_at``: the state may be as old as that read.
 
         Raises:
             QueueDoesNotExist: the queue was deleted.

@@ -80,6 +80,5 @@ class MetDamage:
 
 
 def _key_of(table: str) -> str:
-    """Returns the key of the queue to which a table belongs, from the table's path ROOT/q/KEY/SHARD/NAME."""
     parts = table.rsplit("/", 3)
     return parts[1] if len(parts) == 4 else ""

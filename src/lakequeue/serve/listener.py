@@ -35,8 +35,9 @@ class _Client:
 class Listener:
     """Accepts connections. asyncio is not used, because it shows a connection only after its TLS handshake.
 
-    At a limit, closes the oldest idle connection without a verified request; if none is idle, the oldest of all
-    such connections. Its client gets a 503 if the handshake is complete and enough file descriptors are free.
+    At a limit, closes a connection without a verified request: the oldest idle one, or the oldest if none is idle.
+    The client of the closed connection gets a 503 if the handshake is complete and enough file descriptors are
+    free.
 
     Args:
         connect: makes the protocol of a connection.

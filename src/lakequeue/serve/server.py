@@ -149,7 +149,7 @@ def _return_large_blocks() -> None:
 
 
 class Networks:
-    """A set of IP addresses and networks. Raises InvalidOptions for any other text."""
+    """A set of IP addresses and networks, parsed from texts. Raises InvalidOptions for a text that is neither."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         try:

@@ -112,8 +112,8 @@ def rewrite(state: ShardState, command: Rewrite) -> tuple[None, bool]:
 
 
 def mark_emptying(state: ShardState, command: MarkEmptying) -> tuple[None, bool]:
-    """Records in the head that the next removal of message bodies from the log has the number ``mark``. ``known``
-    is the number of the log's last removal; the head forgets earlier removals.
+    """Stores ``mark`` in the head: the number of the next removal of message bodies from the log. ``known`` is the
+    number of the log's last removal; the head forgets earlier removals.
     """
     marks = (state.head.emptying or "").split()
     begin = marks.index(str(command.known)) if str(command.known) in marks else 0

@@ -1,8 +1,9 @@
 """Deliveries into a table: marks, and the decision about marks whose receipts have ended (TAB-2 to TAB-8).
 
 When the receipt of marked messages ends, the messages are undecided: no claim, move, expiry or redrive takes them
-until the log of the table shows whether their rows arrived. ``Head.delivery_table`` is ``DELIVERY_ID:TABLE_ID`` or
-``DELIVERY_ID:``. If the attributes have another delivery id, only an operator decides the marks.
+until the log of the table shows whether their rows arrived. ``Head.delivery_table`` is ``DELIVERY_ID:TABLE_ID``,
+or ``DELIVERY_ID:`` while the table's id is unknown. If the queue's attributes have another delivery id, only an
+operator decides the marks.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ def target(state: ShardState) -> DeliveryTarget:
 
 
 def keep_target(state: ShardState, delivery_id: str | None) -> None:
-    """Called after a change of attributes. If the delivery id has changed, records in the head that existing marks
-    belong to the earlier ``delivery_id``.
+    """Called after a change of attributes. If the delivery id has changed, stores the earlier ``delivery_id`` in
+    the head, because existing marks belong to it.
     """
     known = state.head.delivery_table
     if state.attributes.delivery_id != delivery_id:

@@ -22,7 +22,7 @@ class ShardState(ShardIndex):
     _history_limit = TIMED_RUNS
 
     def take(self, spans: Iterable[tuple[int, int]]) -> list[Run]:
-        """Returns runs of messages. Moves the head past them (DLY-1). The caller must store or remove the runs."""
+        """Returns runs, and moves ``head_offset`` past them (DLY-1). The caller must store or remove the runs."""
         taken: list[Run] = []
         for first, last in spans:
             taken.extend(self.known(first, last))

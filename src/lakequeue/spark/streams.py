@@ -214,7 +214,7 @@ def process_lease(
     cause it, the receive is not counted. ``renewal`` extends the lease while ``work`` runs.
 
     Raises:
-        LeaseLost: the work took too long, and all messages were lost.
+        LeaseLost: the work took too long, and the lease ended for all messages.
         InvalidParameterValue, ReceiptHandleIsInvalid: the result does not name messages of the lease.
         Exception: the error of ``work``, if the lease had a single message, or if the error does not depend on the
             messages, such as an error of analysis, parsing or return types.

@@ -145,7 +145,7 @@ class Catalog:
         return transact(self._open(), lambda _: decide(), busy=busy).value
 
     def put(self, rows: Sequence[QueueRow], fence: Ids, value: _T) -> Change[_T]:
-        """Returns a change with ``value`` that writes ``rows``. Get ``fence`` from the method ``fence``."""
+        """Returns a change that writes ``rows`` and results in ``value``. ``fence``: from the method ``fence``."""
         return self._merge(rows, fence, "put", value)
 
     def remove(self, row: QueueRow) -> Change[None]:

@@ -133,7 +133,7 @@ class ClockGuard:
         return before - stamp if before > stamp else min(0.0, now() / MICROS - stamp)
 
     def _doubted(self, now: Callable[[], int]) -> float | None:
-        """Returns None if the clock was checked and not set since. Otherwise returns ``_offset``, in seconds."""
+        """Returns None if nobody has set the clock since its check. Otherwise returns ``_offset``, in seconds."""
         offset = self._offset(now)
         return offset if self._believed is None or abs(offset - self._believed) >= TOLERANCE else None
 
@@ -175,7 +175,6 @@ def storage_now(table: Folder) -> float:
 
 
 def _offset_text(ahead: float) -> str:
-    """Formats the difference of two clocks, in seconds, as in ``0:20:00 ahead of``."""
     return f"{timedelta(seconds=round(abs(ahead)))} {'ahead of' if ahead > 0 else 'behind'}"
 
 

@@ -30,7 +30,7 @@ def remove(store: Store, root: str, number: str) -> None:
 
 
 def load(store: Store, root: str, now: int) -> list[ConsumerFile]:
-    """Returns the last report of each consumer that did not end. Oldest processes come first.
+    """Returns the last report of each consumer that has not removed its report. Oldest processes come first.
 
     A report is marked as ``silent`` if its consumer was killed or cannot write. ``now`` is in microseconds.
     """
@@ -43,8 +43,8 @@ def load(store: Store, root: str, now: int) -> list[ConsumerFile]:
 
 
 def remove_old(store: Store, root: str, now: int) -> Freed:
-    """Removes the files of consumers that have not reported for ``KEPT_SECONDS``, and files without a report. If
-    more than ``KEPT_SILENT`` silent files would stay, also removes the oldest of them.
+    """Removes the files of consumers that have not reported for ``KEPT_SECONDS``, and files without a report.
+    Keeps only the newest ``KEPT_SILENT`` files of other consumers that no longer report.
     """
     folder, begin, since = _folder(store, root), now - KEPT_SECONDS * MICROS, now - SHOWN_SECONDS * MICROS
 

@@ -38,7 +38,7 @@ WHOLE = 4 * 2**20
 _CONCURRENT = 16
 """Maximum number of remote files that one call reads concurrently."""
 _ATTEMPTS = 4
-"""Maximum attempts to make a request that a store cuts off, or a file whose directory a compactor removes."""
+"""Maximum attempts to send a request that a store cuts off, or create a file whose directory is removed."""
 _CONFLICT_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 """Seconds between attempts to create a file while a store is busy with another request for the same file."""
 # On macOS, fsync leaves the data in the disk's cache.

@@ -138,7 +138,7 @@ RUN = pa.struct(
         ("delivery_number", pa.int64()),
     ]
 )
-"""State of every message of a run. See ``shard.runs.Run``. NULL on the head row."""
+"""The state that all messages of a run share. See ``shard.runs.Run``. The head row has NULL instead."""
 TRACKED = pa.list_(
     pa.struct(
         [

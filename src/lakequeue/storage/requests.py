@@ -144,7 +144,7 @@ class TurnWait:
 
         Args:
             new: True if the last read found a new entry.
-            oldest: True if no older file than this process's waits, by the last list.
+            oldest: True if the last list had no request file older than the file of this process.
             began: see ``pause``.
         """
         self.looks, self._seen = 1 if new else self.looks + 1, self._seen or new

@@ -34,7 +34,7 @@ class Space(NamedTuple):
     """Maximum number of files that the file system can hold."""
 
     def lacks_bytes(self, least: int) -> bool:
-        """True if fewer than ``least`` bytes, and at most the share ``LEAST_FREE`` of all bytes, are free."""
+        """True if the free bytes are below ``least``, and also below the share ``LEAST_FREE`` of all bytes."""
         return self.free_bytes < min(least, LEAST_FREE * self.size_bytes)
 
     def lacks_files(self, least: int) -> bool:

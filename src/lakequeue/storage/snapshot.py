@@ -33,8 +33,8 @@ _log = logging.getLogger("lakequeue")
 _ONE_BY_ONE = 2
 """Maximum number of new entries on an object store that are read one by one, before the log is listed."""
 _CONFIRMED, _IDLE = 1.0, 60.0
-"""Seconds after which a log on an object store is checked again, in case another log has replaced it.
-``_CONFIRMED``: when new entries are found. ``_IDLE``: even without new entries.
+"""Age of its last check, in seconds, from which a log on an object store is checked in case another log replaced
+it. From ``_CONFIRMED`` on, a read that finds new entries checks the log. From ``_IDLE`` on, every read checks it.
 """
 _LEARNED = 100
 """Maximum number of entries that ``learn`` stores, and maximum number of newest entries that stay in memory."""
@@ -194,7 +194,7 @@ class Snapshot(TableState):
         return self.version > base.version
 
     def _expect_end(self, send: int) -> None:
-        """Raises DamagedTable if the log ends before ``send``. Two messages may then share an offset (DUR-85)."""
+        """Raises DamagedTable if the log's end is below ``send``. Then messages may share an offset (DUR-85)."""
         if self.transactions.get(layout.SEND_ID, 0) < send:
             raise DamagedTable(self._folder.uri, None, f"offsets below {layout.end_of(send)} were given twice")
 

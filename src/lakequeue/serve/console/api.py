@@ -247,7 +247,7 @@ class ConsoleApi:
         return {"shards": [attrs.asdict(shard) for shard in self._on_queue(name, Queue.shard_counts)]}
 
     def groups(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Returns the largest message groups of a queue, some seconds old. ``groups`` is None without groups."""
+        """Returns the largest groups, as counted some seconds ago. ``groups`` is None if the queue has none."""
         given.end()
         found = self._on_queue(name, self._groups.of)
         if found is None or not found.groups:
@@ -450,14 +450,12 @@ class ConsoleApi:
         return self._actions.on_queue(_url(name), call)
 
     def _change(self, name: str, call: Callable[[Queue], _Result]) -> _Result:
-        """Changes a queue. Then drops the cached problems, because the change may have solved a problem."""
         try:
             return self._on_queue(name, call)
         finally:
             self._attention.forget()
 
     def _run(self, action: str, members: Answer) -> Answer:
-        """Runs an SQS action. Then drops the cached problems, because the action may have solved a problem."""
         try:
             return self._actions.run(action, members, "")
         finally:

@@ -66,7 +66,7 @@ class SqsEndpoint:
 
     Attributes:
         answers: limits the memory of received messages.
-        receives: interrupts of receives. An interrupted receive returns the messages that it already has.
+        receives: interrupts waiting receives. An interrupted receive returns the messages that it already has.
         waiting: number of long polls in progress.
     """
 

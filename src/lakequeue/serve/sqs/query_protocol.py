@@ -173,8 +173,8 @@ def _entry(shape: MapShape, part: Any, where: str) -> tuple[str, Any]:
 
 
 def _elements(part: Any, single: Collection[str], where: str) -> Iterator[Any]:
-    """Yields the elements of a list or map in the order of their numbers. A list of one element may come without a
-    number: if ``part`` has names in ``single`` and no numbers, ``part`` is the only element.
+    """Yields the elements of a list or map in the order of their numbers. The only element of a list may come
+    without a number: ``part`` is the element if it has no numbers, but a name that elements may have (``single``).
     """
     entries = _tree(part, where)
     if not any(map(_INDEX.fullmatch, entries)) and any(name in single for name in entries):

@@ -196,7 +196,7 @@ class Tenants:
                 self._place(group)
 
     def room(self, first: int, last: int) -> list[Span]:
-        """Returns the messages of a range that may be in flight under the group limit, lowest offsets first."""
+        """Returns the messages of a range that a claim may take under the group limit, lowest offsets first."""
         if self._limit is None:
             return [(first, last)]
         room: dict[str, int] = {}

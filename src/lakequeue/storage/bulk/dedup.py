@@ -25,7 +25,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def opened_at(table: Table, now: int) -> int:
-    """Returns the send time for a commit at ``now``, which is never before the send time of stored messages."""
+    """Returns the send time for a commit at ``now``. It is at least the send time of all stored messages."""
     return max(now, table.transaction(layout.CLOCK_ID))
 
 

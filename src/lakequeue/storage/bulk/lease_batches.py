@@ -141,7 +141,7 @@ def _read(spark: SparkSession, places: Sequence[LeasePlace]) -> DataFrame:
 
 
 def _table(spark: SparkSession, places: Sequence[LeasePlace]) -> DataFrame:
-    """Returns a DataFrame with a row for each place. The column ``s_file`` has file names without directory."""
+    """Returns a DataFrame with a row for each LeasePlace. The column ``s_file`` has file names without folder."""
     from pyspark.sql import functions as F
 
     schema = (

@@ -64,13 +64,13 @@ class SentFiles:
         self.last = max([end, *batches])
 
     def decide(self, number: int, files: pa.Table) -> bool:
-        """Creates the part of a batch with its files. Returns False if another process has created the part."""
+        """Stores the list of a batch's files. Returns False if another process has already stored the batch."""
         output = pa.BufferOutputStream()
         write_table(files, output)
         return self._folder.create(_batch(number), output.getvalue().to_pybytes()) is not None
 
     def batch(self, number: int) -> pa.Table:
-        """Returns the files of a batch. Raises QueueClientError if the part of the batch no longer exists."""
+        """Returns the list of a batch's files. Raises QueueClientError if the stored list no longer exists."""
         try:
             return self._folder.rows(_batch(number), self._folder.entry(_batch(number)).size)
         except FileNotFoundError:

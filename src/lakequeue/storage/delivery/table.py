@@ -73,7 +73,7 @@ class WrittenRows(Protocol):
 
     def files(self, snapshot: DeltaDeliverySnapshot) -> Sequence[AddAction]: ...
     def new_columns(self, snapshot: DeltaDeliverySnapshot) -> list[Field]:
-        """Returns the columns of the files that the table does not have."""
+        """Returns those columns of the files that are missing in the table."""
         ...
 
 

@@ -129,7 +129,7 @@ class SparkTable(Table):
         token: str,
         replaced: Mapping[str, Sequence[int | bool | str]] | None = None,
     ) -> None:
-        """Commits on the loaded version. Removes the files whose partition values ``replaced`` has."""
+        """Commits on the loaded version. Removes the files whose partition values are in ``replaced``."""
         now = int(time.time() * 1000)
         ids = [
             json.dumps({"txn": {"appId": app_id, "version": version, "lastUpdated": now}})

@@ -34,7 +34,7 @@ COMMITS = 4
 LONGEST = 2.0
 """Maximum pause before a commit, in seconds."""
 MOST = 8
-"""After lost races, a process pauses before each of its next commits, but before at most this number of them."""
+"""Maximum number of pauses after lost races. Each pause comes before one of the process's next commits."""
 
 
 class Turns:
@@ -69,7 +69,7 @@ class Turns:
         return False
 
     def commit(self) -> AbstractContextManager[None]:
-        """Returns a context manager for a commit. Subclasses time the commit, or show that the process lives."""
+        """Context manager for a commit. Subclasses measure the duration, or show that this process is alive."""
         return nullcontext()
 
     def lose(self, table: Table, lost: int) -> bool:
@@ -79,7 +79,7 @@ class Turns:
         return False
 
     def end(self) -> None:
-        """Ends the turn early, when the commit has landed, but the block of ``taken`` goes on."""
+        """Ends the turn as soon as the commit has landed, before the ``with`` block of ``taken`` ends."""
         self._held.close()
 
 
@@ -112,10 +112,10 @@ class StoreTurns(Turns):
         self._took = 0.0
         """Duration of the last commit in seconds. 0 if this process has paused or lost a race since."""
         self._pauses = 0
-        """This process must still pause before this number of commits, once before each."""
+        """Number of this process's next commits before which it must still pause."""
 
     def _begin(self, table: Table | None, later: bool) -> bool:
-        """Pauses if a pause is due, and if an own commit followed the last pause. Returns True after a pause."""
+        """Pauses if a pause is due and this process committed since its last pause. Returns True after a pause."""
         if table is None:
             return False
         asked, known = table.transaction(layout.TURN_ID), self._asked
@@ -189,7 +189,7 @@ class _DiskTurns(Turns):
 
 
 class _AloneTurns(Turns):
-    """Turns for commits through Spark. Exclusive after a lost race, because a decision takes a second."""
+    """Turns of commits through Spark. After a lost race, a turn is exclusive: each attempt takes a second."""
 
     def lose(self, table: Table, _: int) -> bool:
         with suppress(LockHeld):

@@ -85,7 +85,7 @@ class AppendPlace:
     """True if the append begins a new segment, so that the previous segment may be merged afterwards."""
 
     def rows(self, cells: Sequence[Mapping[str, Any]]) -> pa.Table:
-        """Builds rows of a ``messages`` file. ``cells`` has the columns that do not depend on the place."""
+        """Builds rows of a ``messages`` file from ``cells``. Adds the columns ``position`` and ``sent_at``."""
         count, first = len(cells), self.first - self.segment.base
         placed: dict[str, Sequence[Any]] = {
             "position": range(first, first + count),

@@ -151,14 +151,14 @@ def put_in_order(table: Table, first: int, last: int) -> None:
 
 @attrs.frozen
 class _LogSegments:
-    """Segments of a log's snapshot, and the versions that must not change until the segments are replaced."""
+    """Segments of a log's snapshot, and the versions that its application ids have in the snapshot."""
 
     segments: list[SegmentFiles]
     ends: list[int]
     """For each closed segment, an instant after which none of its messages was sent."""
     open_one: SegmentFiles | None
     number: int
-    """Version of the application id ``files``."""
+    """Number of past merges and removals of segments, from the application id ``files``."""
     send_version: int
     last_sent_at: int
 
@@ -175,7 +175,7 @@ class _MergeStep:
     epoch: int = 0
     """Epoch of the ledger that lists forgotten messages. The step empties their rows. 0 if no rows are emptied."""
     mark: int = 0
-    """Random number of this removal of bodies, set as the version of ``emptying``. 0 if no rows are emptied."""
+    """Random number that identifies this removal of bodies; see ``EMPTYING_ID``. 0 if no rows are emptied."""
 
 
 def _run(

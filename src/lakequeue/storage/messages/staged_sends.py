@@ -33,7 +33,7 @@ FOLDER = "sent"
 VERSIONS = 20
 """If the log has grown by this number of versions since a file was staged, only its sender may commit the file."""
 TOGETHER = 100
-"""Number of log versions whose staged files share a directory. Few, as disks list whole directories."""
+"""Number of log versions whose staged files share a directory. A larger directory would take longer to list."""
 RECENT = 10.0
 """Seconds by the storage's clock after which other processes must not commit a staged file."""
 OLDEST = 3600.0
