@@ -81,6 +81,31 @@ def test_other_files_come_before_a_purge_unless_the_queues_have_half_of_the_spac
     assert hidden.largest == {}
 
 
+@pytest.mark.parametrize(("free", "size", "first"), [(MIB, 30, True), (MIB - 1, 30, False), (MIB, 20, False)])
+def test_a_compaction_comes_first_if_it_frees_much_and_can_write(free: int, size: int, first: bool) -> None:
+    sizes = {"old": size * MIB, "orders": 10 * MIB}
+    found = module.of_sizes(Space(100 * MIB, free, None), sizes, "/data", used_up=True, empty=["old"])
+    commands = [step.command for step in found.steps]
+    assert (commands[0] == COMPACT) == first != found.hint.startswith("first enlarge the disk")
+    assert ("messages that are gone have 30.0 MiB; the queues have 40.0 of" in found.hint) == first
+    assert f"{PURGE}orders" in commands and f"{PURGE}old" not in commands, "a purge of it frees nothing"
+    assert found.largest == {"orders": 10 * MIB}
+
+
+def test_queues_without_messages_are_left_out_of_the_purge_advice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = LakeQueue(str(tmp_path / "root"))
+    old = lake.create_queue("old")
+    old.send("x" * 2**16)
+    lake.create_queue("small").send("a")
+    monkeypatch.setattr(module, "space_of", lambda path: Space(MIB, 2**16, None))
+    assert f"{PURGE}old" in str(shortage(lake._runtime))
+    old.purge()
+    found = shortage(lake._runtime)
+    assert found is not None and PURGE + "old" not in str(found) and "old" not in found.largest
+
+
 def test_a_lack_of_files_is_looked_for_by_directory() -> None:
     found = module.of_sizes(Space(100 * MIB, 90 * MIB, 99, 9_999), {"orders": 9}, "/data")
     look = "du -xS --inodes /data | sort -n | tail"

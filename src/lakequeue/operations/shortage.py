@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import attrs
 
-from lakequeue.errors import DamagedTable
+from lakequeue.errors import DamagedTable, LakeQueueError
 from lakequeue.operations.advice import Advice, Remedy
+from lakequeue.operations.depth import depth
 from lakequeue.operations.pool import concurrently
+from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import Root
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
@@ -28,7 +30,11 @@ OTHERS_SHARE = 0.5
 """If the queues have less than this share of the used bytes, the shortage is blamed on other files."""
 PURGED_SHARE = 0.01
 """A purge is advised only if a queue has at least this share of the disk."""
+GONE_SHARE = 0.25
+"""A compaction is the first advice if queues without messages have at least this share of the used bytes."""
 _SHOWN = 3
+_COUNTED = 20
+"""Maximum number of queues, the largest first, whose messages are counted."""
 _COMPACT, _PURGE, _DU = "lakequeue compact --now 0", "lakequeue purge ", "du -x"
 _OUTSIDE = (
     "first enlarge the disk, delete other files, or copy the root to a larger disk: "
@@ -94,25 +100,51 @@ def shortage(root: Root) -> Shortage | None:
         return Shortage(_text(space), "", [lists], {}, _is_full(space), [*_causes(space)])
     sizes = sorted(concurrently(lambda row: (_bytes(root, row), row.name), rows), reverse=True)
     by_name = {name: size for size, name in sizes}
-    return of_sizes(space, by_name, _mount_point(root.path), used_up=is_used_up(root.path))
+    rows_by_name = {row.name: row for row in rows}
+    empty = [*_empty(root, [rows_by_name[name] for name in [*by_name][:_COUNTED]])]
+    return of_sizes(space, by_name, _mount_point(root.path), is_used_up(root.path), empty)
 
 
-def of_sizes(space: Space, sizes: Mapping[str, int], mount_point: str, used_up: bool = False) -> Shortage:
+def _empty(root: Root, rows: Sequence[QueueRow]) -> Iterator[str]:
+    """Yields the names of queues that hold no messages, so that a compaction frees almost all their bytes."""
+    for row in rows:
+        queue = OpenQueue(root, row)
+        try:
+            found = depth(queue)
+            if not (found.stored or found.counts.rewindable):
+                yield row.name
+        except LakeQueueError:  # it may have messages
+            pass
+        finally:
+            queue.release()
+
+
+def of_sizes(
+    space: Space,
+    sizes: Mapping[str, int],
+    mount_point: str,
+    used_up: bool = False,
+    empty: Collection[str] = (),
+) -> Shortage:
     """Returns an urgent shortage. ``sizes`` are the bytes of each queue by name, the largest queue first.
 
     ``used_up`` is True if the reserve for a full disk is gone, too, so that purges and compactions may fail.
+    ``empty`` has the names of queues without messages, which a purge does not make smaller.
     """
     used, total = space.size_bytes - space.free_bytes, sum(sizes.values())
-    of_files = space.lacks_files(FREE_FILES)
-    matter = any(of_files or size >= PURGED_SHARE * space.size_bytes for size in sizes.values())
-    others = not of_files and total < OTHERS_SHARE * used
-    largest = dict([*sizes.items()][:_SHOWN] if matter or not others else ())
+    of_files, gone = space.lacks_files(FREE_FILES), sum(sizes[name] for name in empty)
+    full = [name for name in sizes if name not in empty]
+    matter = any(of_files or sizes[name] >= PURGED_SHARE * space.size_bytes for name in full)
+    freeable = not of_files and space.free_bytes >= FULL_BYTES and gone >= GONE_SHARE * used
+    used_up, others = used_up and not freeable, not of_files and total < OTHERS_SHARE * used and not freeable
+    largest = {name: sizes[name] for name in full[:_SHOWN]} if matter or not others else {}
     queues = f"the queues have {total / 2**20:,.1f} of the {used / 2**20:,.1f} MiB used" * (not of_files)
+    queues = f"messages that are gone have {gone / 2**20:,.1f} MiB; " * freeable + queues
     hints = (_OUTSIDE * used_up, f"{'other files fill it: ' * others}{queues}")
     du = Remedy(_listing(space, mount_point), "shows what fills it")
     freed = [
         Remedy(_COMPACT, "frees the space of what is gone from the queues"),
-        *_purge(next(iter(sizes)) if matter else None),
+        *_purge(full[0] if matter else None),
     ]
     steps = (du, *freed) if others or used_up else (*freed, du)
     hint = "; ".join(filter(None, hints))

@@ -203,12 +203,12 @@ class Attention:
         failure: LakeQueueError | None = None
         try:
             check_catalog(self._lake)
-        except LakeQueueError as error:
-            failure = error
+        except LakeQueueError as raised:
+            failure = raised
         try:
             queues = self._depths.queues()
-        except LakeQueueError as error:
-            return _Seen(now, (), {}, {}, (), None, failure or error)
+        except LakeQueueError as raised:
+            return _Seen(now, (), {}, {}, (), None, failure or raised)
         counted = [*depths(queues)]
         active = [
             queue
@@ -225,8 +225,8 @@ class Attention:
                 kept.append((queue, (depth, holding) if error is None else error))
         try:
             schedules: Sequence[Concern] | LakeQueueError = schedule_concerns(self._lake)
-        except LakeQueueError as error:
-            schedules = error
+        except LakeQueueError as raised:
+            schedules = raised
         met = self._damage.queues(self._lake.clock.now())
         for queue in (queue for queue in queues if queue.key in met):  # it may be repaired
             self._damage.look_again(queue.key, self._lake.clock.now, partial(self._is_damaged, queue.name))
