@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import signal
@@ -22,6 +23,8 @@ from lakequeue.cli import app
 from lakequeue.cli import consume as command
 from lakequeue.consumer.stacks import running_calls
 from lakequeue.entry_verbs import consumers, make_visible
+from lakequeue.model.clock import SystemClock
+from lakequeue.model.log_lines import JsonLines
 from serve.serving import free_port, wait_until
 
 MODULE = """
@@ -39,6 +42,10 @@ class Group:
 def one(message): ...
 def rows(messages, context):
     return [{"id": int(message.body)} for message in messages]
+def text(messages, context):
+    return "3 rows"
+def texts(messages, context):
+    return ["3 rows"]
 """
 PROGRAM = "from lakequeue.cli import main; main()"
 INSTALLED = f"import sys; sys.path.remove(''); {PROGRAM}"
@@ -260,6 +267,39 @@ def test_a_failed_message_is_logged_with_its_stack_and_comes_again(queue: Queue,
             assert errors[2].startswith("Traceback") and any("in handle" in line for line in errors)
             assert errors[-1].endswith("info consumed orders, 1 wait for a retry: 0 handled, 1 failed")
             wait_until(lambda: queue.counts().visible == 1)
+
+
+def logged(queue: Queue, run: Any, caplog: pytest.LogCaptureFixture, handler: str) -> logging.LogRecord:
+    """Fails with a message of a delivery table until it is a dead letter. Returns the only record of an error."""
+    dead = LakeQueue("root").create_queue("dead")
+    queue.set_attributes(table="table", redrive_policy=RedrivePolicy(dead.name, 1))
+    queue.send("bad")
+    run("orders", handler, "--until-empty", "--batch", "9", "--name", "worker")
+    [record] = [record for record in caplog.records if record.levelname == "ERROR"]
+    return record
+
+
+def test_a_failed_batch_of_a_delivery_is_logged_with_its_stack_and_first_message(
+    queue: Queue, run: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    record = logged(queue, run, caplog, "application:rows")
+    fields = JsonLines(SystemClock()).fields(record)
+    assert fields["stack"].startswith("Traceback") and "in rows" in fields["stack"]
+    assert (fields["queue"], fields["messages"], fields["receive_count"]) == ("orders", 1, 1)
+    assert fields["consumer"] == "worker" and len(fields["message_id"]) == 36
+    text = command._TextLines(SystemClock()).format(record)
+    assert " queue=orders messages=1 message_id=" in text and "\nTraceback" in text
+
+
+@pytest.mark.parametrize(("handler", "kind"), [("text", "str"), ("texts", "list of str")])
+def test_a_handler_that_returns_no_rows_for_a_delivery_is_named_with_the_message(
+    queue: Queue, run: Any, caplog: pytest.LogCaptureFixture, handler: str, kind: str
+) -> None:
+    record = logged(queue, run, caplog, f"application:{handler}")
+    text, returned = record.getMessage(), kind.partition(" ")[0]
+    assert f"the handler returned a {returned}, message {record.message_id}: rows must be" in text
+    assert text.endswith(f", not {kind}")
+    assert record.receive_count == 1
 
 
 @pytest.mark.parametrize(

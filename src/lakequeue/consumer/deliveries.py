@@ -205,8 +205,10 @@ class DeliveryLoop(RunLoop):
                 if half:
                     return zip(parts, (done[:half], done[half:]), strict=True)
                 message = done[0].message
-                what = f"{self.queue.name}: the table refuses the rows of message {message.message_id}"
-                _log.error("%s, received %s times: %s", what, message.receive_count, error)
+                refused = isinstance(error, RowsRefused)
+                what = "the table refuses the rows" if refused else f"the handler returned a {type(rows).__name__}"
+                where = f"{self.queue.name}: {what}, message {message.message_id}"
+                _log.error("%s: %s", where, error, extra=self._fields([message]))
                 parts[0].release_failed({receipts[0]: self._reason(error)})
                 self._fails(batch, message, error, ends)
                 return None
@@ -226,7 +228,8 @@ class DeliveryLoop(RunLoop):
             return rows, [checked_outcome(each) for each in results_of(found, len(messages))], None
         except BaseException as error:
             if isinstance(error, Exception):
-                _log.error("%s: the handler of a batch failed", self.queue.name, exc_info=error)
+                fields = self._fields(messages)
+                _log.error("%s: the handler of a batch failed", self.queue.name, exc_info=error, extra=fields)
             else:
                 self.fail(error)
             return None, [Outcome.FAILED] * len(messages), error
@@ -259,6 +262,11 @@ class DeliveryLoop(RunLoop):
         ends[message.receipt_handle] = (Outcome.FAILED, error)
         if self.queue.fifo:
             batch.broken.add(message.group_id)
+
+    def _fields(self, messages: Sequence[Message]) -> dict[str, Any]:
+        """Returns the fields of a log record about a batch that failed."""
+        first = {"message_id": messages[0].message_id, "receive_count": messages[0].receive_count}
+        return first | {"queue": self.queue.name, "messages": len(messages), "consumer": self._options.name}
 
     def _reason(self, error: BaseException | None) -> DeadLetterReason:
         return DeadLetterReason.of(error, self._clock.now(), self._options.name)

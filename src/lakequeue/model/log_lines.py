@@ -9,8 +9,8 @@ from typing import Any
 from lakequeue.model.clock import Clock
 from lakequeue.model.secrets import hidden
 
-FAILED_WITH = ("queue", "message_id", "receive_count", "consumer")
-"""Fields of a log record about a failed handler."""
+FAILED_WITH = ("queue", "messages", "message_id", "receive_count", "consumer")
+"""Fields of a log record about a failed handler. ``message_id`` is that of the first of ``messages``."""
 
 
 class JsonLines(logging.Formatter):

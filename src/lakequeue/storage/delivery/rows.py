@@ -35,9 +35,11 @@ def table_of(rows: object, schema: pa.Schema | None) -> pa.Table:
     # asking a dict if it is a Mapping takes longer than to convert it
     if isinstance(rows, (list, tuple)) and all(type(each) is dict or isinstance(each, Mapping) for each in rows):
         return _of_dicts(rows, schema)
+    items = rows if isinstance(rows, (list, tuple)) else ()
+    of = next((f" of {type(each).__name__}" for each in items if not isinstance(each, Mapping)), "")
     raise TypeError(
         f"rows must be an Arrow table or batches, a frame of Spark, polars or pandas, or a list of dicts, "
-        f"not {type(rows).__name__}"
+        f"not {type(rows).__name__}{of}"
     )
 
 
@@ -70,7 +72,8 @@ def columns_of(rows: pa.Table, schema: pa.Schema, merge_schema: bool) -> pa.Tabl
     names = set(schema.names)
     extra = [name for name in rows.column_names if name not in names]
     if extra and not merge_schema:
-        raise RowsRefused(f"the table has no column {extra[0]}; merge_schema=True would add the column", extra[0])
+        option = "merge_schema=True (--merge-schema on the command line)"
+        raise RowsRefused(f"the table has no column {extra[0]}; {option} would add the column", extra[0])
     columns = []
     for field in schema:
         if field.name not in rows.column_names:
