@@ -1,6 +1,7 @@
 """Measures lakequeue against bare Delta, as ratios within one run.
 
     python jobs/benchmark.py [--quick] [--only point,cli] [--json]
+    python jobs/benchmark.py --store s3://bucket/empty-prefix [--only bucket]
     spark-submit --properties-file conf/<where>.conf jobs/benchmark.py --quick
 
 The two sides of a ratio alternate (A B, B A, A B …) and their medians are compared, so that noise of the machine
@@ -13,77 +14,69 @@ import json
 import os
 import platform
 import tempfile
-from importlib.metadata import version
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any
+from uuid import uuid4
 
+import attrs
 import typer
-from benchmarks import (
-    bulk,
-    celery_tasks,
-    compaction,
-    consumers,
-    deliveries,
-    durable,
-    fair,
-    fifo,
-    point,
-    producers,
-    profile,
-    soak,
-    source,
-    sql,
-    store,
-    trickle,
-    upkeep,
-    wire,
-)
 from benchmarks.harness import QUICK, Bench, Figure, Sizes
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from lakequeue.storage.roots import local_path
+from lakequeue.storage.stores import Store
+
 ROWS = {
-    "point": point.point,
-    "commits": point.commits,
-    "durable": durable.durable,
-    "bulk": bulk.bulk,
-    "source": source.source,
-    "arrow": bulk.without_spark,
-    "backlog": bulk.backlog,
-    "in-flight": point.in_flight,
-    "age": point.age,
-    "search": point.search,
-    "concurrent": point.concurrent,
-    "fifo": fifo.fifo,
-    "tenants": fifo.tenants,
-    "fair": fair.fair,
-    "mixed": bulk.mixed,
-    "consumers": consumers.consumers,
-    "fleet": consumers.fleet,
-    "deliveries": deliveries.deliveries,
-    "trickle": trickle.trickle,
-    "producers": producers.producers,
-    "store": store.store,
-    "sql": sql.sql,
-    "queries": sql.queries,
-    "profile": profile.profile,
-    "cli": point.cli,
-    "extend": bulk.extend,
-    "heartbeat": upkeep.heartbeat,
-    "margin": upkeep.margin,
-    "memory": upkeep.memory,
-    "steady": upkeep.steady,
-    "queues": upkeep.queues,
-    "compact": compaction.compact,
-    "serve": wire.serve,
-    "celery": celery_tasks.celery,
-    "soak": soak.soak,
+    "point": "point.point",
+    "commits": "point.commits",
+    "durable": "durable.durable",
+    "bulk": "bulk.bulk",
+    "source": "source.source",
+    "arrow": "bulk.without_spark",
+    "backlog": "bulk.backlog",
+    "in-flight": "point.in_flight",
+    "age": "point.age",
+    "search": "point.search",
+    "concurrent": "point.concurrent",
+    "fifo": "fifo.fifo",
+    "tenants": "fifo.tenants",
+    "fair": "fair.fair",
+    "mixed": "bulk.mixed",
+    "consumers": "consumers.consumers",
+    "fleet": "consumers.fleet",
+    "deliveries": "deliveries.deliveries",
+    "trickle": "trickle.trickle",
+    "producers": "producers.producers",
+    "store": "store.store",
+    "sql": "sql.sql",
+    "queries": "sql.queries",
+    "profile": "profile.profile",
+    "cli": "point.cli",
+    "extend": "bulk.extend",
+    "heartbeat": "upkeep.heartbeat",
+    "margin": "upkeep.margin",
+    "memory": "upkeep.memory",
+    "steady": "upkeep.steady",
+    "queues": "upkeep.queues",
+    "compact": "compaction.compact",
+    "serve": "wire.serve",
+    "celery": "celery_tasks.celery",
+    "soak": "soak.soak",
+    "bucket": "bucket.bucket",
 }
+"""The function of each row, as module and name. A module is imported when a row of it runs: some need an extra."""
 ASKED_ONLY = {"celery", "soak"}
 """Rows that run only if named: they take a quarter of an hour to an hour, less with ``--quick``."""
+ON_YOUR_STORE = ["bucket", "producers", "fleet"]
+"""Rows that run with ``--store``. Their bounds are those of a store of this machine, so none is judged."""
 
 
 def main(
@@ -94,15 +87,24 @@ def main(
     only: Annotated[
         str | None, typer.Option(help=f"Rows to measure, separated by commas: {', '.join(ROWS)}.")
     ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            help="An empty prefix of a bucket of yours, such as s3://bucket/prefix. Runs only the rows "
+            f"{', '.join(ON_YOUR_STORE)} there, and removes what they wrote."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")] = False,
     scale: Annotated[float, typer.Option(hidden=True)] = 1.0,
 ) -> None:
     """Measures lakequeue against bare Delta and prints ratios."""
-    everything = [name for name in ROWS if name not in ASKED_ONLY]
+    rows = ON_YOUR_STORE if store else [name for name in ROWS if name != "bucket"]
+    everything = rows if store else [name for name in rows if name not in ASKED_ONLY]
     names = [name.strip() for name in only.split(",")] if only else everything
-    unknown = [name for name in names if name not in ROWS]
+    unknown = [name for name in names if name not in rows]
     if unknown:
-        raise typer.BadParameter(f"unknown: {', '.join(unknown)}; there are {', '.join(ROWS)}")
+        place = "with" if store else "without"
+        raise typer.BadParameter(f"{place} --store there is no {', '.join(unknown)}; there are {', '.join(rows)}")
     sizes = (QUICK if quick else Sizes()).scaled(scale)
     errors = Console(stderr=True, highlight=False)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
@@ -113,13 +115,15 @@ def main(
     with (
         tempfile.TemporaryDirectory(prefix="lakequeue-benchmark-", dir=root) as directory,
         Progress(*columns, console=errors, transient=True) as progress,
+        _fresh_prefix(store) as prefix,
     ):
-        bench = Bench(Path(directory), sizes, progress)
+        bench = Bench(Path(directory), sizes, progress, prefix)
         for name in names:
             try:
                 started = perf_counter()
-                for figure in ROWS[name](bench):
-                    figures.append(figure)
+                module, _, function = ROWS[name].partition(".")
+                for figure in getattr(import_module(f"benchmarks.{module}"), function)(bench):
+                    figures.append(attrs.evolve(figure, bound=None) if store else figure)
                 bench.say(f"{name}: {perf_counter() - started:.0f} s")
             except Exception as error:
                 failed.append(name)
@@ -133,14 +137,37 @@ def main(
         raise typer.Exit(1)
 
 
+@contextmanager
+def _fresh_prefix(uri: str | None) -> Iterator[str | None]:
+    """Yields a new prefix below an empty one, without a URI None. Removes what was written there at the end."""
+    if uri is None:
+        yield None
+        return
+    uri = uri.rstrip("/")
+    if local_path(uri) is not None:
+        raise typer.BadParameter(f"{uri} is a path; give a URI of a store, such as s3://bucket/prefix")
+    folder, name = Store(uri).folder(uri), f"benchmark-{uuid4().hex}"
+    found = next(iter(folder.files()), None)
+    if found is not None:
+        raise typer.BadParameter(f"{uri} holds {found.name}; give a prefix that holds nothing")
+    try:
+        yield f"{uri}/{name}"
+    finally:
+        for entry in folder.files(name):
+            folder.discard(entry.name)
+
+
 def _machine() -> dict[str, Any]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    packages = ("lakequeue", "deltalake", "pyarrow", "pyspark", "delta-spark")
+    versions: dict[str, str] = {}
+    for package in ("lakequeue", "deltalake", "pyarrow", "pyspark", "delta-spark"):
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
     return {
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_gib": round(memory, 1),
         "python": platform.python_version(),
-        **{package: version(package) for package in packages},
+        **versions,
     }
 
 

@@ -21,7 +21,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from benchmarks.harness import BODY, Bench, Figure, go, started
-from benchmarks.store import DELAY, ask, line, new_root, running_store, within
+from benchmarks.store import DELAY, ON_STORE, ask, line, opened, places, running_store, within
 from lakequeue import Consumer, Context, LakeQueue, Message, Queue
 
 PROCESSES = 4
@@ -71,7 +71,7 @@ def consumers(bench: Bench) -> Iterator[Figure]:
 
 FLEETS: Mapping[str, Sequence[tuple[int, int, float, float]]] = {
     "a disk": [(4, 1, 0.02, 0.95), (1, 1, 0.005, 0.8), (24, 1, 0.1, 0.9)],
-    "an object store, 20 ms": [
+    ON_STORE: [
         *((2, 1, 0.1, 0.95), (1, 1, 0.1, 0.95), (4, 1, 0.1, 0.95), (8, 1, 0.1, 0.9)),
         *((8, 1, 1, 0.95), (8, 8, 0.1, 0.95), (24, 24, 0.1, 0.85)),
     ],
@@ -85,13 +85,10 @@ def fleet(bench: Bench) -> Iterator[Figure]:
     They begin together, with a dead-letter queue and a backlog that lasts to the end. The middle of the run is
     measured. On an object store also measures the requests for a message.
     """
-    for place, rows in FLEETS.items():
-        with bench.scratch() as scratch, ExitStack() as stack:
-            url, environment = None, dict[str, str]()
-            if place != "a disk":
-                url, environment = stack.enter_context(running_store())
+    for place, rows in places(bench, FLEETS).items():
+        with opened(bench, place) as (new_root, url, environment):
             for count, shards, seconds, bound in bench.track(rows[: bench.sizes.fleets], f"fleets on {place}"):
-                root, count = new_root(scratch, url), min(count, bench.sizes.processes)
+                root, count = new_root(), min(count, bench.sizes.processes)
                 ideal, lasts = count * CONCURRENCY / seconds, bench.sizes.fleet_seconds + 8 * seconds
                 with within(environment):
                     lake = LakeQueue(root, engine="point")

@@ -20,7 +20,6 @@ import attrs
 from rich.progress import Progress
 
 from lakequeue import Queue
-from lakequeue.spark.session import build_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,6 +73,7 @@ class Sizes:
     tasks: int = 2_000
     queues: int = 3_000
     shards: int = 16
+    races: int = 150
 
     def scaled(self, factor: float) -> Sizes:
         """Scales all sizes, for tests of the output."""
@@ -170,13 +170,17 @@ Action = Callable[[], object]
 class Bench:
     """The environment of all rows: a working directory, sizes, a Spark session on demand, progress."""
 
-    def __init__(self, directory: Path, sizes: Sizes, progress: Progress) -> None:
+    def __init__(self, directory: Path, sizes: Sizes, progress: Progress, store: str | None = None) -> None:
+        """``store`` is the URI of an empty prefix in a bucket. Without it, all rows run on this machine."""
         self.directory = directory
+        self.store = store
         self.sizes = sizes
         self._progress = progress
 
     @functools.cached_property
     def spark(self) -> SparkSession:
+        from lakequeue.spark.session import build_session  # Most rows run without Spark.
+
         self.say("starting Spark")
         return build_session("lakequeue-benchmark")
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Bench, Figure, go, started
-from benchmarks.store import DELAY, ask, line, new_root, running_store, within
+from benchmarks.store import DELAY, ON_STORE, ask, line, opened, places, within
 from lakequeue import Consumer, Context, LakeQueue, Message
 
 BODY = "x" * 300
@@ -25,10 +25,10 @@ NAME = "sent"
 
 PRODUCERS: Mapping[str, Sequence[tuple[int, int, float, float, float, float | None]]] = {
     "a disk": [(8, 1, 0.02, 390, 0.015, None), (24, 1, 0.1, 235, 0.03, None)],
-    "an object store, 20 ms": [(8, 1, 0.2, 38, 0.15, None), (8, 8, 0.2, 38, 0.05, 0.3)],
+    ON_STORE: [(8, 1, 0.2, 38, 0.15, None), (8, 8, 0.2, 38, 0.05, 0.3)],
 }
 """Processes, shards, seconds between sends; least messages a second; most seconds of 50 and 99 % of sends."""
-HANDLED: Mapping[str, tuple[float, float]] = {"a disk": (0.015, 0.04), "an object store, 20 ms": (0.3, 0.6)}
+HANDLED: Mapping[str, tuple[float, float]] = {"a disk": (0.015, 0.04), ON_STORE: (0.3, 0.6)}
 """Most seconds from a send to the handler, for half of the messages and for 9 of 10."""
 IDLE = 0.003
 """Most CPU of a consumer that waits on a disk, as a share of a core."""
@@ -38,14 +38,11 @@ ASKED = 1
 
 def producers(bench: Bench) -> Iterator[Figure]:
     """Messages per second, send times, and the way to a waiting handler; bare: the wanted rate."""
-    for place, rows in PRODUCERS.items():
-        with bench.scratch() as scratch, ExitStack() as stack:
-            url, environment = None, dict[str, str]()
-            if place != "a disk":
-                url, environment = stack.enter_context(running_store())
+    for place, rows in places(bench, PRODUCERS).items():
+        with opened(bench, place) as (new_root, url, environment):
             for row in bench.track(rows[: bench.sizes.fleets], f"producers on {place}"):
-                yield from _sent(bench, place, new_root(scratch, url), url, environment, row)
-            yield from _handled(bench, place, new_root(scratch, url), url, environment)
+                yield from _sent(bench, place, new_root(), url, environment, row)
+            yield from _handled(bench, place, new_root(), url, environment)
 
 
 def _sent(
@@ -91,7 +88,7 @@ def _handled(
     waiting: list[int] = []
     [[took, cpu]] = _run([["handle", root, str(idle), str(lasts)]], environment, url, send)
     took.sort()
-    half, most = HANDLED[place]
+    half, most = places(bench, HANDLED)[place]
     name = f"on {place}, from a send to the handler of a consumer that waits"
     yield Figure(f"{name}, half of the messages", took[len(took) // 2], None, half)
     yield Figure(f"{name}, 9 of 10", took[len(took) * 9 // 10], None, most)

@@ -7,16 +7,19 @@ import os
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from time import perf_counter
+from typing import TypeVar
 from uuid import uuid4
 
 from benchmarks.harness import BODY, Bench, Figure
 from lakequeue import LakeQueue
 
+ON_STORE = "an object store, 20 ms"
+"""Place of rows on a store of this machine."""
 DELAY = 0.02
 """Seconds by which the object store delays each request."""
 COUNTS = 2
@@ -27,6 +30,7 @@ CREATING = 12
 """Most requests to create a queue of one shard."""
 COUNTING = 14
 """Most requests of a new process to count the messages of a young queue."""
+_Rows = TypeVar("_Rows")
 
 
 def store(bench: Bench) -> Iterator[Figure]:
@@ -127,9 +131,25 @@ def running_store() -> Iterator[tuple[str, dict[str, str]]]:
         process.communicate()
 
 
-def new_root(scratch: str, url: str | None) -> str:
-    """Returns a root that does not exist yet: in a directory, or on the store if there is one."""
-    return f"{scratch}/{uuid4().hex}" if url is None else f"s3://lake/{uuid4().hex}"
+def places(bench: Bench, rows: Mapping[str, _Rows]) -> Mapping[str, _Rows]:
+    """Returns the rows of each place. With a bucket of the user's, these are the rows of the object store."""
+    return rows if bench.store is None else {"your store": rows[ON_STORE]}
+
+
+@contextmanager
+def opened(bench: Bench, place: str) -> Iterator[tuple[Callable[[], str], str | None, dict[str, str]]]:
+    """Opens a place of ``places``. Yields a function that names new roots, and as ``running_store``.
+
+    Without a store of this machine, the URL is None and the environment is empty.
+    """
+    with ExitStack() as stack:
+        url, environment, above = None, dict[str, str](), bench.store
+        if place == ON_STORE:
+            url, environment = stack.enter_context(running_store())
+            above = "s3://lake"
+        elif above is None:
+            above = stack.enter_context(bench.scratch())
+        yield lambda: f"{above}/{uuid4().hex}", url, environment
 
 
 @contextmanager

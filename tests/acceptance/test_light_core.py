@@ -180,6 +180,12 @@ def test_a_job_says_so(python: Run) -> None:
     assert [needs in line for line in done.stderr.splitlines()] == [True] * len(jobs)
 
 
+def test_rows_of_the_benchmark_that_need_no_extra_are_measured(python: Run) -> None:
+    done = python(PROJECT / "jobs" / "benchmark.py", "--quick", "--scale", "0.01", "--only", "durable", "--json")
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["rows"]) == 3
+
+
 def test_verbs_and_modules_that_need_an_extra_say_so(python: Run) -> None:
     done = python(
         "-c",

@@ -1,0 +1,114 @@
+"""Rows of an object store of your own: single requests, races to create an object, calls, and their price."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
+from typing import Any
+
+from benchmarks.harness import BODY, Action, Bench, Figure
+from lakequeue import LakeQueue, SendEntry
+from lakequeue.entry_verbs import store_requests
+from lakequeue.storage.folder import Folder
+from lakequeue.storage.stores import Store
+
+RACERS = 8
+BATCH = 10
+SIZE = 1024
+"""Bytes of an object."""
+PRICES = {"put": 5.0, "list": 5.0, "get": 0.4, "head": 0.4}
+"""Dollars for a million requests: list prices of S3 Standard in us-east-1. Deletes are free."""
+
+
+def bucket(bench: Bench) -> Iterator[Figure]:
+    """Latency of single requests, races to create an object, and latency, requests and price of calls."""
+    assert bench.store is not None
+    objects = f"{bench.store}/objects"
+    yield from _requests(bench, Store(objects).folder(objects))
+    yield _races(bench, f"{bench.store}/races")
+    yield from _calls(bench, f"{bench.store}/queues")
+
+
+def _requests(bench: Bench, folder: Folder) -> Iterator[Figure]:
+    data, names = b"x" * SIZE, [f"{number:05}" for number in range(bench.sizes.point_rounds)]
+    requests: Mapping[str, Callable[[str], object]] = {
+        "create": lambda name: folder.create(name, data),
+        "read": folder.read,
+        "look up": folder.entry,
+        "list": lambda name: list(folder.files(after=names[-2])),
+        "delete": folder.discard,
+    }
+    for what, request in requests.items():
+        yield _latency(bench, f"one request: {what}", [lambda name=name: request(name) for name in names])  # noqa: B023
+
+
+def _races(bench: Bench, uri: str) -> Figure:
+    """Lets threads with connections of their own create the same object at once.
+
+    Raises:
+        RuntimeError: several threads created an object, or it holds what another thread wrote.
+    """
+    folders, barrier = [Store(uri).folder(uri) for _ in range(RACERS)], threading.Barrier(RACERS)
+
+    def create(racer: int, name: str) -> bool:
+        barrier.wait()
+        return folders[racer].create(name, f"{racer}".encode()) is not None
+
+    once = 0
+    with ThreadPoolExecutor(RACERS) as pool:
+        for number in bench.track(range(bench.sizes.races), "races"):
+            made = list(pool.map(create, range(RACERS), [f"{number:05}"] * RACERS))
+            winners, kept = [f"{racer}" for racer in range(RACERS) if made[racer]], folders[0].read(f"{number:05}")
+            # A winner whose answer was lost repeats the request, and finds its own object.
+            if len(winners) > 1 or (winners and kept != winners[0].encode()):
+                raise RuntimeError(
+                    f"{len(winners)} of {RACERS} threads created the same object, which holds {kept!r}: this "
+                    "store loses commits, so do not use it"
+                )
+            once += len(winners)
+    return Figure(f"{RACERS} threads create the same object: exactly one did", once, unit=f"of {number + 1} races")
+
+
+def _calls(bench: Bench, root: str) -> Iterator[Figure]:
+    lake = LakeQueue(root, engine="point")
+    queue = lake.create_queue("orders")
+    received: list[Any] = []
+    for batch, rounds in (1, bench.sizes.point_rounds), (BATCH, bench.sizes.point_rounds // 3 or 1):
+        entries, what = [SendEntry(BODY)] * batch, "one message" if batch == 1 else f"a batch of {batch}"
+        verbs: Mapping[str, Action] = {
+            "send": lambda entries=entries: queue.send_batch(entries),  # type: ignore[misc]
+            "receive": lambda batch=batch: received.append(queue.receive(batch)),  # type: ignore[misc]
+            "delete": lambda: queue.delete_batch(received.pop()),
+        }
+        before = store_requests(lake)
+        times: dict[str, list[float]] = {verb: [] for verb in verbs}
+        for _ in bench.track(range(rounds), f"calls with {what}"):
+            for verb, call in verbs.items():
+                began = perf_counter()
+                call()
+                times[verb].append(perf_counter() - began)
+        after = store_requests(lake)
+        made = {kind: (after[kind] - before.get(kind, 0)) / rounds / batch for kind in sorted(after)}
+        for verb, took in times.items():
+            yield _figure(f"{verb}, {what}", took)
+        requests = ", ".join(f"{each:.2f} {kind}" for kind, each in made.items() if each)
+        name = f"a million messages sent, received and deleted, {what} a call"
+        price = sum(PRICES.get(kind, 0) * each for kind, each in made.items())
+        yield Figure(name, price, None, None, f"at prices of S3; {requests} for each message", "dollars")
+
+
+def _latency(bench: Bench, name: str, calls: list[Action]) -> Figure:
+    times = []
+    for call in bench.track(calls, name):
+        began = perf_counter()
+        call()
+        times.append(perf_counter() - began)
+    return _figure(name, times)
+
+
+def _figure(name: str, times: list[float]) -> Figure:
+    times = sorted(times)
+    half, most = times[len(times) // 2], times[len(times) * 99 // 100]
+    return Figure(f"{name}: p50", half, None, None, f"p99 {most * 1e3:.1f} ms of {len(times)}")

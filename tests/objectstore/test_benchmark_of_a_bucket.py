@@ -1,0 +1,69 @@
+"""The benchmark measures a bucket of the user's, and leaves there what it found."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import obstore
+import pytest
+from benchmarks import bucket
+from benchmarks.harness import Bench, Sizes
+from obstore.store import MemoryStore
+from rich.progress import Progress
+
+from lakequeue.storage.stores import Store
+
+BENCHMARK = Path(__file__).parents[2] / "jobs" / "benchmark.py"
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(BENCHMARK), "--quick", "--scale", "0.05", "--json", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, COLUMNS="160"))
+
+
+def test_requests_races_calls_and_prices_are_measured_and_nothing_is_left(s3_root: str) -> None:
+    done = run("--store", s3_root, "--only", "bucket")
+    assert done.returncode == 0, done.stderr
+    rows = {row["row"]: row for row in json.loads(done.stdout)["rows"]}
+    race = rows[f"{bucket.RACERS} threads create the same object: exactly one did"]
+    assert (race["measured"], race["unit"]) == (8, "of 8 races")
+    for what in ("one request: create", "one request: delete", "send, one message", "delete, a batch of 10"):
+        assert rows[f"{what}: p50"]["measured"] > 0 and "p99" in rows[f"{what}: p50"]["remark"]
+    price = rows["a million messages sent, received and deleted, one message a call"]
+    assert price["measured"] > 30 and "6.00 put" in price["remark"]
+    assert list(Store(s3_root).folder(s3_root).files()) == []
+
+
+def test_a_prefix_that_holds_something_is_refused_and_kept(s3_root: str) -> None:
+    folder = Store(s3_root).folder(s3_root)
+    folder.write("precious", b"data")
+    done = run("--store", s3_root)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "holds precious" in done.stderr
+    assert [entry.name for entry in folder.files()] == ["precious"]
+
+
+def test_rows_that_do_not_run_on_a_bucket_are_refused_with_one(s3_root: str) -> None:
+    assert "with --store there is no point" in run("--store", s3_root, "--only", "point").stderr
+    assert "without --store there is no bucket" in run("--only", "bucket").stderr
+
+
+def test_a_store_on_which_several_threads_create_an_object_fails(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    put, memory = obstore.put, MemoryStore()
+
+    def overwriting(store: MemoryStore, name: str, data: bytes, mode: str) -> Any:
+        return put(store, name, data, mode="overwrite")
+
+    monkeypatch.setattr(Store, "_client", lambda *_: memory)
+    monkeypatch.setattr(obstore, "put", overwriting)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    bench = Bench(tmp_path, Sizes(point_rounds=2, races=1), Progress(disable=True), "s3://lake/prefix")
+    with pytest.raises(RuntimeError, match="8 of 8 threads created the same object"):
+        list(bucket.bucket(bench))
