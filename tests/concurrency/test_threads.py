@@ -8,9 +8,11 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,8 +20,9 @@ from concurrency.harness import apart, at_once, check_log, log_versions, small_s
 from concurrency.steps import at
 from concurrency.stopping import without_turns
 from insides import shard_of
-from lakequeue import LakeQueue, OverLimit, QueueClientError, SendEntry
+from lakequeue import LakeQueue, OverLimit, Queue, QueueClientError, SendEntry
 from lakequeue.model.clock import SystemClock
+from lakequeue.runtime import shard_sender
 from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.storage.engines.point import Table
 from lakequeue.testing import ManualClock
@@ -42,6 +45,50 @@ def test_a_thread_uses_queues_of_several_shards_after_the_main_thread_has_ended(
     command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path / "root")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+@contextmanager
+def last_commit(queue: Queue, sends: int) -> Iterator[GroupCommit[Any, Any]]:
+    """As after a commit of several sends that took so long that a wait for others does not end."""
+    sender = shard_of(queue).sender
+    queue.send("first")
+    sender._last = sends, 1_000.0
+    yield sender._group
+
+
+def threads_that_shared_a_commit_share_the_next(tmp_path: Path) -> None:
+    queue = LakeQueue(tmp_path / "root").create_queue("orders")
+    with last_commit(queue, 3) as group:
+        before = log_versions(queue)[0]
+        threads = [threading.Thread(target=queue.send, args=(f"{number}",)) for number in range(3)]
+        threads[0].start()
+        while threads[0].is_alive() and not group.waiting:
+            time.sleep(0.001)
+        for thread in threads[1:]:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert log_versions(queue)[0] == before + 1
+
+
+def test_threads_that_shared_a_commit_share_the_next(tmp_path: Path) -> None:
+    threads_that_shared_a_commit_share_the_next(tmp_path)
+
+
+def test_threads_do_not_share_a_commit_without_the_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_sender, "GATHER", 0)
+    with pytest.raises(AssertionError):
+        threads_that_shared_a_commit_share_the_next(tmp_path)
+
+
+@pytest.mark.parametrize("why", ["the last send was alone", "other processes may commit the send"])
+def test_a_send_waits_for_no_thread_if(tmp_path: Path, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEQUEUE_DURABILITY", "power")  # else nobody stages sends on a disk
+    queue = LakeQueue(tmp_path / "root").create_queue("orders")
+    with last_commit(queue, 1 if "alone" in why else 3):
+        if "other" in why:
+            shard_of(queue).sender._appender.stage_next()
+        assert at_once([lambda: queue.send("x")])
 
 
 @pytest.mark.spec("RCV-15", "RCV-3")

@@ -60,7 +60,7 @@ class GroupCommit(Generic[Request, Answer]):
         """
         self._run = run
         self._turn = turn
-        self._mutex = threading.Lock()
+        self._mutex = threading.Condition(threading.Lock())
         self._leading = threading.Lock()
         self._pending: list[Item[Request, Answer]] = []
 
@@ -76,7 +76,13 @@ class GroupCommit(Generic[Request, Answer]):
         item: Item[Request, Answer] = Item(request)
         with self._mutex:
             self._pending.append(item)
+            self._mutex.notify()
         return item
+
+    def await_requests(self, number: int, timeout: float) -> None:
+        """Waits until this number of requests waits for the next batch, at most ``timeout`` seconds."""
+        with self._mutex:
+            self._mutex.wait_for(lambda: len(self._pending) >= number, timeout)
 
     def run(self) -> list[Item[Request, Answer]]:
         """Runs the waiting requests as one batch, even while another batch runs. Returns the answered requests."""
@@ -92,6 +98,7 @@ class GroupCommit(Generic[Request, Answer]):
         try:
             with self._mutex:
                 self._pending.append(item)
+                self._mutex.notify()
             while not item.done:
                 item.event.clear()
                 if item.done:
