@@ -397,6 +397,16 @@ def test_a_purge_says_how_much_goes_and_wants_the_name(lake: LakeQueue, visit: V
     typed.fill("purged")
     confirm.click()
     shows(page.locator(".toast")).to_contain_text("purged is purged. A compaction frees its space")
+    copies = page.locator(".toast").get_by_role("button", name="Copy")
+    ink, paper = copies.evaluate(
+        "(node) => [getComputedStyle(node).color, getComputedStyle(node).backgroundColor]"
+    )
+    assert paper == "rgba(0, 0, 0, 0)" and ink != page.locator(".toast").first.evaluate(
+        "(node) => getComputedStyle(node).backgroundColor"
+    ), "the button can be read"
+    for _ in range(2):
+        copies.click()
+    shows(page.locator(".toast.copied")).to_have_count(1)
     shows(page.locator(".toast code")).to_have_text("lakequeue compact --now 0")
     shows(page.get_by_text("The queue is empty.")).to_be_visible()
     assert queue.counts().visible == queue.counts().delayed == 0
@@ -981,7 +991,19 @@ def test_a_schedule_that_fails_is_overdue_and_needs_attention(lake: LakeQueue, v
     shows(fault).to_have_attribute("aria-expanded", "true")
     shows(fault.locator(".clamped")).to_have_css("-webkit-line-clamp", "3")
     shows(fault.locator(".clamped")).to_have_css("display", "block")
+    for width in 1280, 390:
+        page = visit.open("#/schedules")
+        page.set_viewport_size({"width": width, "height": 800})
+        shows(row.locator("button.trouble")).to_be_visible()
+        for button in row.get_by_role("button").all():
+            box = button.bounding_box()
+            assert box is not None and box["x"] + box["width"] < width, "no button is cut"
+    page.set_viewport_size({"width": 1280, "height": 800})
     page = visit.open()
+    line = page.locator(".attention .lines > li", has_text="schedule failing fails")
+    shows(line.locator(".named-queue")).to_have_text("Schedules")
+    line.get_by_text("Commands").click()
+    shows(line).to_contain_text("lakequeue schedule pause failing")
     page.get_by_role("link", name="schedule failing fails").click()
     shows(page.get_by_role("heading", name="Schedules")).to_be_visible()
     lake.schedules.remove("failing")

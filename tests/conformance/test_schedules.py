@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import threading
 import uuid
@@ -289,7 +290,11 @@ def test_a_refused_schedule_keeps_its_time_and_the_others_go_on(
         f"schedule small: {errors['small']}",
         "schedule late is overdue",
     ]
-    assert {step.command for each in found for step in each.steps} == {"lakequeue schedule list"}
+    changed = f"lakequeue schedule add gone --queue QUEUE --body BODY --cron {shlex.quote(HOURLY['cron'])}"
+    listed, *steps = [step.command for step in found[0].steps]
+    assert [step.command for step in found[2].steps] == [listed] == ["lakequeue schedule list"]
+    assert steps[0].startswith(changed) and steps[0].endswith(" --update")
+    assert steps[1:] == ["lakequeue schedule pause gone", "lakequeue schedule remove gone"]
     lq.schedules.remove("late")
     lq.create_queue("gone")
     small.set_attributes(maximum_message_size=4_096)

@@ -8,6 +8,7 @@ all due messages of a queue. Another commit advances the schedules.
 from __future__ import annotations
 
 import logging
+import shlex
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -108,7 +109,7 @@ class OpenSchedules:
 
     def concerns(self, thorough: bool = False) -> Iterator[Concern]:
         """Yields concerns about failing or overdue schedules. If ``thorough``, also reads their last due times."""
-        now, command = self.root.clock.now(), "lakequeue schedule list"
+        now = self.root.clock.now()
         for row in (row for row in self.listed() if not row.paused):
             kind, problem, hint = "schedule fails", None, ""
             if row.last_error is not None:
@@ -123,7 +124,7 @@ class OpenSchedules:
                 )
             if problem is not None:
                 text, brief = f"schedule {row.name}{problem}", f"schedule {row.name} {_BRIEF[kind]}"
-                yield Concern(row.queue, kind, text, hint, (Remedy(command, "shows all schedules"),), brief)
+                yield Concern(row.queue, kind, text, hint, [*_remedies(row, kind)], brief)
 
     def set_back(self, queue: str | None, now: datetime) -> dict[str, Schedule]:
         """Returns changed copies of the schedules (only of ``queue``, if given), by the schedule's old id. In a
@@ -264,6 +265,22 @@ class OpenSchedules:
             reason = f"Region {self.root.region} has no such schedule; lakequeue schedule list shows them."
             raise InvalidParameterValue.of(name, "name", reason)
         return row
+
+
+def _remedies(row: Schedule, kind: str) -> Iterator[Remedy]:
+    yield Remedy("lakequeue schedule list", "shows all schedules")
+    if kind == "schedule fails":
+        name = shlex.quote(row.name)
+        kept = {"cron": row.cron, "tz": row.tz, "missed": row.missed, "group": row.group_id}
+        usual = {"tz": "UTC", "missed": "last", "group": None, "cron": None}
+        given = [
+            f"--{each} {shlex.quote(value)}" for each, value in kept.items() if value and value != usual[each]
+        ]
+        given += ["--at TIME"] * (row.cron is None) + [f"--priority {row.priority}"] * bool(row.priority)
+        changes = " ".join((f"lakequeue schedule add {name} --queue QUEUE --body BODY", *given, "--update"))
+        yield Remedy(changes, "changes it, for example its queue")
+        yield Remedy(f"lakequeue schedule pause {name}", "sends nothing until it is resumed")
+        yield Remedy(f"lakequeue schedule remove {name}", "keeps the messages that it sent")
 
 
 _queue = attrgetter("queue")

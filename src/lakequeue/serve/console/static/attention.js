@@ -143,7 +143,8 @@ export function attention(signal, reload, only = null) {
     const whole = list.map((concern) => el("li", {}, concern.text, cureOf(concern, KINDS[concern.kind][2])));
     const unfolded = wide && list.some(({ may = [] }) => !may.length); // the buttons of the page do as much
     const help = el("details", { open: folded.get(queue) ?? unfolded, toggle: ({ target }) => folded.set(queue, target.open) }, el("summary", {}, "Commands"), el("ul", {}, whole));
-    return el("li", {}, el("p", {}, only === null ? [el("a", { class: "named-queue", href: queueHash(queue) }, queue), ": "] : null, causes, held, buttons(queue, list)), help);
+    const of = list.every(({ kind }) => kind.startsWith("schedule")) ? ["Schedules", "#/schedules"] : [queue, queueHash(queue)]; // its queue may be gone
+    return el("li", {}, el("p", {}, only === null ? [el("a", { class: "named-queue", href: of[1] }, of[0]), ": "] : null, causes, held, buttons(queue, list)), help);
   }
 
   function draw() {

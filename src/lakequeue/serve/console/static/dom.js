@@ -141,7 +141,7 @@ export function setPrefix(text) {
 // A command, or another text to take away, with a button that copies it.
 export function copied(text) {
   const whole = () => text.replace(/^lakequeue (?!--root)/, () => `${prefix} `);
-  const click = () => copy(whole()).then(() => toast(`Copied: ${whole()}`), (error) => toast(error.message, "wrong"));
+  const click = () => copy(whole()).then(() => toast(`Copied: ${whole()}`, "done copied"), (error) => toast(error.message, "wrong"));
   return [el("code", {}, text), " ", el("button", { type: "button", class: "small", click }, "Copy")];
 }
 
@@ -203,6 +203,7 @@ export function zone() {
 }
 
 export function toast(text, kind = "done") {
+  document.querySelectorAll(".toast.copied").forEach((old) => old.remove()); // the newest is enough
   const commands = typeof text === "string" && text.includes("`");
   const node = el("p", { class: `toast ${kind}` }, commands ? null : text);
   if (commands) setCommands(node, text);
