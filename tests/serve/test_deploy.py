@@ -54,7 +54,7 @@ def command_lines() -> dict[str, list[str]]:
     for unit in UNITS:
         for line in re.findall(r"^ExecStart=/opt/lakequeue/bin/lakequeue (.+)$", unit.read_text(), re.M):
             for variable, value in re.findall(r"^Environment=(\w+)=(.*)$", unit.read_text(), re.M):
-                line = line.replace(f"${{{variable}}}", value)
+                line = re.sub(rf"\${{?\b{variable}\b}}?", value, line)
             found[f"systemd: {unit.name}"] = shlex.split(line.replace("%i", "orders").replace("%d", "/run"))
     return found
 
@@ -63,20 +63,33 @@ def test_every_place_has_a_command() -> None:
     assert len(command_lines()) == 1 + 3 + 5 + 5
 
 
+def parsed(words: list[str]) -> dict[str, Any]:
+    """Parameters of the command of a command line. A usage error raises."""
+    group: Any = typer.main.get_command(app)
+    context = group.make_context("lakequeue", list(words))
+    name, command, rest = group.resolve_command(context, [*context._protected_args, *context.args])
+    return dict(command.make_context(name, rest, parent=context).params)
+
+
 @pytest.mark.parametrize("place", command_lines())
 def test_each_command_line_is_accepted(place: str) -> None:
-    group: Any = typer.main.get_command(app)
-    context = group.make_context("lakequeue", list(command_lines()[place]))
-    name, command, rest = group.resolve_command(context, [*context._protected_args, *context.args])
-    command.make_context(name, rest, parent=context)  # a usage error raises
+    parsed(command_lines()[place])
+
+
+@pytest.mark.parametrize("place", [place for place in command_lines() if "consume" in command_lines()[place]])
+def test_the_option_of_a_consumer_that_delivers_fits_behind_the_handler(place: str) -> None:
+    page = (DEPLOY.parent / "docs" / "operation" / "deploying.md").read_text(encoding="utf-8")
+    [unit] = re.findall(r"^Environment=OPTIONS=(.+)$", page, re.M)
+    [given] = re.findall(r"write `(.+)` behind", page)
+    assert unit == given
+    line = command_lines()[place]
+    behind = line.index("work:handle") + 1
+    assert parsed([*line[:behind], given, *line[behind:]])["batch"] == 1000
 
 
 def test_a_wrong_option_would_be_noticed() -> None:
-    group: Any = typer.main.get_command(app)
-    context = group.make_context("lakequeue", ["serve", "--hots", "0.0.0.0"])
-    name, command, rest = group.resolve_command(context, [*context._protected_args, *context.args])
     with pytest.raises(Exception, match="--hots"):
-        command.make_context(name, rest, parent=context)
+        parsed(["serve", "--hots", "0.0.0.0"])
 
 
 def test_probes_and_ports_are_those_of_the_server_and_the_consumer() -> None:
