@@ -5,6 +5,7 @@ They ask no other host for anything, links to rules lead to a rule, and pages of
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from html import unescape
@@ -36,11 +37,21 @@ _BOOSTS = {
     "limits.md": 2,
     "guides/": 2,
     "operation/": 2,
+    "reference/api/aio": 0.05,
     "reference/api/": 0.1,
     RULES: 0.02,
     "internals/": 0.2,
 }
 """Factors for the rank in the site's search: what users of it look for comes before names and rules."""
+_OPTION = r"(?<![\w-])--[a-z][a-z-]+"
+_SNAKE = r"\b[a-z]+(?:_[a-z]+)+\b"
+_CAMEL = r"\b[A-Za-z]*[a-z][A-Z]\w*\b"
+_DEFINED = {
+    "reference/errors/": _CAMEL,
+    "reference/cli/": _OPTION,
+    "reference/profiles/": _SNAKE,
+}
+"""Pages whose text defines names. Elsewhere, only headings do."""
 _PAGES_OF_THE_ROOT = ("changelog.md", "security.md")
 _ROOT_FILES = {
     "CHANGELOG.md": "changelog.md",
@@ -174,6 +185,7 @@ def _coloured(file: re.Match[str]) -> str:
 def on_post_build(config: Any) -> None:
     """Fails where a built page is not what the text above says; it must look the same without a network."""
     site = Path(config.site_dir)
+    _tag_names(site / "search" / "search_index.json")
     _check_api(site / "reference" / "api")
     _check_rule_links(site)
     found = [
@@ -188,6 +200,26 @@ def on_post_build(config: Any) -> None:
     ]
     if found:
         raise PluginError("pages load from other hosts: " + ", ".join(found))
+
+
+def _tag_names(index: Path) -> None:
+    """Tags sections of the search's index with the names that they define. The script ``site.js`` searches for tags."""
+    found = json.loads(index.read_text("utf-8"))
+    for section in found["docs"]:
+        names = re.findall(f"{_CAMEL}|{_SNAKE}", section["title"])
+        for page, pattern in _DEFINED.items():
+            if section["location"].startswith(page):
+                names += re.findall(pattern, section["text"])
+        if names:
+            section["tags"] = sorted({tag for name in names for tag in _tags(name)})
+    index.write_text(json.dumps(found, separators=(",", ":")), "utf-8")
+
+
+def _tags(name: str) -> Iterator[str]:
+    joined = name.lower().replace("_", "").replace("-", "")
+    yield f"qq{joined}"
+    if name.startswith("-"):
+        yield f"qo{joined}"
 
 
 def _check_api(api: Path) -> None:

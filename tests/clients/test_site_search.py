@@ -23,6 +23,7 @@ LIMITS = "limits"
 PLATFORMS = "operation/platforms"
 SYMPTOMS = "operation/troubleshooting"
 STORAGE = "operation/storage"
+FAN_IN = "guides/recipes/#run-complete-wait-until-all-is-done-fan-in"
 FIRST = {
     "stuck consumer": f"{SYMPTOMS}/#stuck-consumer-a-handler-hangs",
     "poison message": f"{SYMPTOMS}/#poison-message-delivered-again-and-again",
@@ -45,7 +46,7 @@ FIRST = {
     "enospc": "operation/disk-full/",
     "unpause": f"{SYMPTOMS}/#paused-queue",
     "OverLimit": f"{SYMPTOMS}/#overlimit",
-    "autoscale": "guides/running-consumers/#scaling-consumers",
+    "autoscale": "guides/running-consumers/#scaling-consumers-how-many-workers",
     "retry delay": "guides/consumers/#retry-delay-and-backoff",
     "long polling": "tutorial/#delays-and-long-polling",
     "max receive count": "guides/dead-letters/#what-to-set-max_receive_count",
@@ -86,6 +87,23 @@ FIRST = {
     "hdfs": f"{STORAGE}/#network-file-systems",
     "athena": f"{PLATFORMS}/#by-platform",
     "rbac": f"{LIMITS}/#security-encryption-and-personal-data",
+    "--until-empty": "reference/cli/#messages",
+    "--batch": "reference/cli/#messages",
+    "merge_schema": "reference/cli/#messages",
+    "QueueDoesNotExist": "reference/errors/",
+    "LeaseLost": "reference/errors/",
+    "send_dataframe": "reference/api/queue/#lakequeue.Queue.send_dataframe",
+    "rewind_range": "reference/profiles/#attributes",
+    "batch": "guides/consumers/#batches",
+    "structured streaming": "guides/streams/#structured-streaming-and-foreachbatch",
+    "foreachBatch": "guides/streams/#structured-streaming-and-foreachbatch",
+    "nack": "guides/consumers/#what-a-handler-returns",
+    "requeue": "guides/consumers/#what-a-handler-returns",
+    "pydantic": "guides/consumers/#what-a-handler-returns",
+    "how many workers": "guides/running-consumers/#scaling-consumers-how-many-workers",
+    "fan in": FAN_IN,
+    "run complete": FAN_IN,
+    "wait until all done": FAN_IN,
 }
 """The first result of each search: a page, or a page and its section that is listed first."""
 
