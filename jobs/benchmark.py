@@ -45,7 +45,7 @@ ROWS = {
     "in-flight": "point.in_flight",
     "age": "point.age",
     "search": "point.search",
-    "concurrent": "point.concurrent",
+    "concurrent": "most.concurrent",
     "fifo": "fifo.fifo",
     "tenants": "fifo.tenants",
     "fair": "fair.fair",
@@ -70,12 +70,13 @@ ROWS = {
     "serve": "wire.serve",
     "celery": "celery_tasks.celery",
     "soak": "soak.soak",
+    "sends": "most.sends",
     "bucket": "bucket.bucket",
 }
 """The function of each row, as module and name. A module is imported when a row of it runs: some need an extra."""
 ASKED_ONLY = {"celery", "soak"}
 """Rows that run only if named: they take a quarter of an hour to an hour, less with ``--quick``."""
-ON_YOUR_STORE = ["bucket", "producers", "fleet"]
+ON_YOUR_STORE = ["bucket", "sends", "concurrent", "producers", "fleet"]
 """Rows that run with ``--store``. Their bounds are those of a store of this machine, so none is judged."""
 
 

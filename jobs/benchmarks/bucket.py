@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from benchmarks.harness import BODY, Action, Bench, Figure
+from benchmarks.store import dollars
 from lakequeue import LakeQueue, SendEntry
 from lakequeue.entry_verbs import store_requests
 from lakequeue.storage.folder import Folder
@@ -18,8 +19,6 @@ RACERS = 8
 BATCH = 10
 SIZE = 1024
 """Bytes of an object."""
-PRICES = {"put": 5.0, "list": 5.0, "get": 0.4, "head": 0.4}
-"""Dollars for a million requests: list prices of S3 Standard in us-east-1. Deletes are free."""
 
 
 def bucket(bench: Bench) -> Iterator[Figure]:
@@ -95,8 +94,7 @@ def _calls(bench: Bench, root: str) -> Iterator[Figure]:
             yield _figure(f"{verb}, {what}", took)
         requests = ", ".join(f"{each:.2f} {kind}" for kind, each in made.items() if each)
         name = f"a million messages sent, received and deleted, {what} a call"
-        price = sum(PRICES.get(kind, 0) * each for kind, each in made.items())
-        yield Figure(name, price, None, None, f"at prices of S3; {requests} for each message", "dollars")
+        yield Figure(name, dollars(made), None, None, f"at prices of S3; {requests} for each message", "dollars")
 
 
 def _latency(bench: Bench, name: str, calls: list[Action]) -> Figure:

@@ -21,7 +21,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from benchmarks.harness import BODY, Bench, Figure, go, started
-from benchmarks.store import DELAY, ON_STORE, ask, line, opened, places, running_store, within
+from benchmarks.store import DELAY, ON_STORE, ask, dollars, line, opened, places, running_store, within
 from lakequeue import Consumer, Context, LakeQueue, Message, Queue
 
 PROCESSES = 4
@@ -105,8 +105,10 @@ def fleet(bench: Bench) -> Iterator[Figure]:
                 name = (
                     f"fleet on {place}: {count} x {CONCURRENCY} handlers of {seconds * 1e3:g} ms, {shards} shards"
                 )
-                told = "" if url is None else f"{sum(ask(url).values()) / len(instants):.2f} requests a message"
+                told = ""
                 if url is not None:
+                    each = {kind: count / len(instants) for kind, count in ask(url).items()}
+                    told = f"{sum(each.values()):.2f} requests a message, ${dollars(each):.2f} a million"
                     ask(url, {"delay": 0})
                 yield Figure(f"{name} / what they could do", rate, ideal, bound, told, unit="/s")
 

@@ -6,15 +6,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from statistics import median
 from time import process_time
-from typing import Any
 
 from benchmarks.bare import BareFiles, BareSearch, BareTables
-from benchmarks.harness import BODY, LONG, Action, Bench, Figure, call_rates
+from benchmarks.harness import BODY, LONG, Action, Bench, Figure
 from lakequeue import LakeQueue, Queue, SendEntry
 from lakequeue.storage.layout import messages_path, receipts_path
 
@@ -140,18 +138,6 @@ def search(bench: Bench) -> Iterator[Figure]:
         assert queue.peek(where) == [] and bare.found() == 0
         times = bench.alternate("search", bench.sizes.search_rounds, (lambda: queue.peek(where), bare.found))
     yield Figure(f"peek(where=) over {bench.sizes.searched:,} / judged in this process", *times[0], bound=1.2)
-
-
-def concurrent(bench: Bench) -> Iterator[Figure]:
-    """Calls per second of many threads in this process, one or ten messages each."""
-    entries = [SendEntry(BODY)] * 10
-    with bench.scratch() as scratch, ThreadPoolExecutor(bench.sizes.threads) as pool:
-        queue = LakeQueue(f"{scratch}/queues", engine="point").create_queue("busy")
-
-        def send(batch: int) -> Any:
-            return queue.send(BODY) if batch == 1 else queue.send_batch(entries)
-
-        yield from call_rates(pool, bench.sizes, queue, "", send, None)
 
 
 def cli(bench: Bench) -> Iterator[Figure]:

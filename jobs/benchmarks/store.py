@@ -30,6 +30,8 @@ CREATING = 12
 """Most requests to create a queue of one shard."""
 COUNTING = 14
 """Most requests of a new process to count the messages of a young queue."""
+PRICES = {"put": 5.0, "list": 5.0, "get": 0.4, "head": 0.4}
+"""Dollars for a million requests: list prices of S3 Standard in us-east-1. Deletes are free."""
 _Rows = TypeVar("_Rows")
 
 
@@ -161,6 +163,11 @@ def within(more: Mapping[str, str]) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+def dollars(requests: Mapping[str, float]) -> float:
+    """Returns the price of a million times these requests, given by kind."""
+    return sum(PRICES.get(kind.lower(), 0) * each for kind, each in requests.items())
 
 
 def ask(url: str, settings: Mapping[str, object] | None = None) -> dict[str, int]:
