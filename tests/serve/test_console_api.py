@@ -123,6 +123,19 @@ def test_the_list_shows_the_state_of_every_queue(console: Console, clock: Manual
     assert found["version"] == __version__
 
 
+def test_a_message_that_comes_again_and_again_needs_attention(console: Console, clock: ManualClock):
+    orders = console.lake.create_queue("orders", visibility_timeout=60)
+    orders.send("bad")
+    orders.send("good")
+    for _ in range(10):
+        assert console.get("attention")["concerns"] == []
+        orders.receive(1)
+        clock.advance(61)
+    [concern] = console.get("attention")["concerns"]
+    assert (concern["kind"], concern["brief"], concern["may"]) == ("poison", "a message received 10 times", [])
+    assert commands(concern)[0] == "lakequeue create orders-failed"
+
+
 def test_what_needs_attention_is_listed_the_worst_kind_first(console: Console, clock: ManualClock):
     lake = console.lake
     assert console.get("attention")["concerns"] == []

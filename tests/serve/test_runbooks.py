@@ -67,7 +67,7 @@ def test_what_needs_attention_leads_to_a_runbook(http: Browser, console: Console
     kinds = re.findall(r'^  "?[a-z ]+"?: \["\w*", "[^"]+", "([^"]+)"\]', script, re.MULTILINE)
     console.lake.create_queue("orders")
     roots = [each["runbook"] for each in console.get("attention")["root"]]
-    assert len(kinds) == 11 and roots == ["alerts#lakequeuenocompaction"]
+    assert len(kinds) == 12 and roots == ["alerts#lakequeuenocompaction"]
     for target in {*kinds, *roots, "disk-full"}:
         name, _, anchor = target.partition("#")
         assert not anchor or anchor in ids(page(http, name)), target

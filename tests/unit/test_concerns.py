@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 import attrs
 import pytest
 
+from lakequeue import RedrivePolicy
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import MICROS, from_micros, to_micros
 from lakequeue.model.consumer_processes import ConsumerProcess
@@ -18,6 +19,7 @@ from lakequeue.operations.concerns import (
     KILLED_SECONDS,
     KILLED_WITHIN,
     KINDS,
+    POISON_RECEIVES,
     STUCK_SECONDS,
     UNREAD_SECONDS,
     Concern,
@@ -239,6 +241,32 @@ def test_the_time_left_and_two_commands_are_shown_before_messages_expire() -> No
     assert only.text.startswith("the only message of orders is deleted")
     [longest] = expiring(14 * DAY - 60, message_retention_period=14 * DAY)
     assert commands(longest) == ["lakequeue peek orders"], "no queue keeps messages longer"
+
+
+@pytest.mark.parametrize(("receives", "expected"), [(POISON_RECEIVES, ["poison"]), (POISON_RECEIVES - 1, [])])
+def test_a_message_that_comes_again_and_again_is_named_if_nothing_takes_it_out(
+    receives: int, expected: list[str]
+) -> None:
+    depth = Depth(NOW, QueueCounts(0, 1, 0, 0, 60.0), 1, receives=receives)
+
+    def concerns(name: str = "orders", sources: tuple[str, ...] = (), **attributes: object) -> list[Concern]:
+        return [*found(name, QueueAttributes.create(**attributes), depth, [], sources, None)]
+
+    assert [each.kind for each in concerns()] == expected
+    policy = RedrivePolicy("arn:aws:sqs:local:000000000000:dead", 20)
+    assert concerns(redrive_policy=policy) == []
+    assert "poison" not in [each.kind for each in concerns(sources=("pay",))]
+    for concern in concerns("a.fifo", fifo=True):
+        assert commands(concern) == [
+            "lakequeue create a-failed.fifo --fifo",
+            "lakequeue set a.fifo --dead-letter-queue a-failed.fifo --max-receive-count 5",
+        ]
+
+
+def test_of_the_same_kind_the_largest_comes_first() -> None:
+    found = [Concern(str(number), "dead letters", "", number=number) for number in (2, 30, 4)]
+    urgent = Concern("0", "expiring", "")
+    assert [each.queue for each in sorted([*found, urgent], key=lambda each: each.order)] == ["0", "30", "4", "2"]
 
 
 def test_concerns_have_an_order_and_commands() -> None:

@@ -41,6 +41,8 @@ If messages wait, and all running handlers of the queue are slow, the handlers' 
 """
 PAUSED_SECONDS = 24 * 3600
 """Seconds for which a pause is a notice, and no warning."""
+POISON_RECEIVES = 10
+"""Receive count from which the oldest message of a queue without a dead-letter queue counts as poison."""
 GROWTH_SECONDS = 3600
 LEAST_GROWTH, GROWTH_SHARE = 100, 0.2
 """A queue is growing if, in an hour, its visible messages grow by at least this number, and by this share."""
@@ -61,7 +63,7 @@ REDRIVEN = 3
 """Maximum number of error classes for which a redrive command is shown."""
 KINDS = (
     *("expiring", "full", "stuck", "undecided", "schedule fails", "schedule overdue"),
-    *("unread", "dead letters", "growing", "paused"),
+    *("unread", "poison", "dead letters", "growing", "paused"),
 )
 """Kinds of concerns, most urgent first."""
 URGENT = ("expiring", "full")
@@ -95,11 +97,18 @@ class Concern:
     """Text of the newest error of each class in ``errors``, as one line of at most ``EXAMPLE`` characters."""
     notice: bool = False
     """True if the concern may be intended. A short pause is an example."""
+    number: int = 0
+    """How many messages the concern is about. Orders concerns of the same urgency. 0 if not counted."""
 
     @property
     def urgency(self) -> int:
         """Sort key of the concern. More urgent concerns have smaller keys, and notices the largest."""
         return KINDS.index(self.kind) + len(KINDS) * self.notice
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Sort key: most urgent first, then the largest number of messages."""
+        return self.urgency, -self.number
 
     @property
     def advice(self) -> Advice:
@@ -194,14 +203,17 @@ def found(
             Remedy(f"lakequeue peek {quoted}", "shows why"),
             Remedy(f"lakequeue redrive {quoted}", "sends them back, once the cause is fixed"),
         )
-        yield Concern(name, "dead letters", text, _caution(sources), steps, counted(now.stored, "dead letter"))
+        brief = counted(now.stored, "dead letter")
+        yield Concern(name, "dead letters", text, _caution(sources), steps, brief, number=now.stored)
     elif (seconds := unreceived(attributes, now, known)) > _unread_after(now, known):
         yield _unread(name, now, known, seconds)
     elif _has_grown(counts.visible, before) and not attributes.paused:
         text = f"{name} grew from {before:,} to {counted(counts.visible, 'visible message')} within an hour"
         steps = (Remedy(f"lakequeue consumers {quoted}", "lists those that run"),)
         brief = f"grew from {before:,} to {counts.visible:,} visible"
-        yield Concern(name, "growing", text, "add consumers", steps, brief)
+        yield Concern(name, "growing", text, "add consumers", steps, brief, number=counts.visible)
+    if now.receives >= POISON_RECEIVES and attributes.redrive is None and not sources:
+        yield _poison(name, now.receives)
     yield from _full(name, attributes, counts, now.stored)
     if counts.undecided:
         text = f"{name} has {counted(counts.undecided, 'undecided message')} of deliveries into"
@@ -210,7 +222,8 @@ def found(
         steps = (
             Remedy(f"lakequeue decide {quoted} --again --dry-run", "lists the deliveries, and changes nothing"),
         )
-        yield Concern(name, "undecided", text, hint, steps, f"{counts.undecided:,} undecided")
+        brief = f"{counts.undecided:,} undecided"
+        yield Concern(name, "undecided", text, hint, steps, brief, number=counts.undecided)
     yield from _stuck(name, attributes, now, known)
 
 
@@ -245,7 +258,20 @@ def _unread(name: str, now: Depth, known: Sequence[ActiveConsumer], seconds: flo
         hint = f"start its consumers, which were killed{doubt}: {last}"
         brief += f", {counted(len(silent), 'consumer')} killed"
     steps = (Remedy(f"lakequeue peek {shlex.quote(name)}", "shows the messages that wait longest"),)
-    return Concern(name, "unread", text, hint, steps, brief)
+    return Concern(name, "unread", text, hint, steps, brief, number=counts.visible)
+
+
+def _poison(name: str, receives: int) -> Concern:
+    stem, dot, _ = name.partition(".fifo")
+    letters = shlex.quote(f"{stem}-failed{dot}")
+    text = f"the oldest message of {name} was received {receives:,} times, and the queue has no dead-letter queue"
+    hint = "it fails each time, or kills its process; a dead-letter queue takes it out"
+    policy = f"lakequeue set {shlex.quote(name)} --dead-letter-queue {letters} --max-receive-count 5"
+    steps = (
+        Remedy(f"lakequeue create {letters}{' --fifo' * bool(dot)}", "makes a queue for dead letters"),
+        Remedy(policy, "moves what was received five times"),
+    )
+    return Concern(name, "poison", text, hint, steps, f"a message received {receives:,} times")
 
 
 def _stuck(

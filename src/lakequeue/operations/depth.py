@@ -42,13 +42,15 @@ class ShardDepth(NamedTuple):
     """Microseconds since the oldest stored message was sent; None if no message is stored."""
     sent: int
     """Number of messages that were ever sent to the shard."""
+    receives: int
+    """Receive count of the message with the lowest offset; 0 if no message is stored."""
 
     @classmethod
     def of(cls, machine: ShardMachine, now: int) -> ShardDepth:
         counts = machine.counts(now)
         oldest = machine.oldest_sent_at(now)
         age = None if oldest is None else max(now, machine.head.committed_at) - oldest
-        return cls(counts, age, machine.log.end)
+        return cls(counts, age, machine.log.end, machine.receives_of_lowest(now))
 
 
 @attrs.frozen
@@ -62,6 +64,8 @@ class Depth:
     """Number of messages that were ever sent to the queue."""
     stored_by_shard: Sequence[int] = attrs.field(default=(), eq=False)
     """Number of stored messages by shard. Empty for a past depth, and for a depth from a compactor's note."""
+    receives: int = attrs.field(default=0, eq=False)
+    """Highest receive count of each shard's oldest message. 0 if ``stored_by_shard`` is empty."""
 
     @classmethod
     def of(cls, shards: Iterable[ShardDepth], at: int) -> Depth:
@@ -77,7 +81,8 @@ class Depth:
             sum(part.counts.undecided for part in parts),
         )
         by_shard = [stored(part.counts) for part in parts]
-        return cls(at, counts, sum(part.sent for part in parts), by_shard)
+        receives = max((part.receives for part in parts), default=0)
+        return cls(at, counts, sum(part.sent for part in parts), by_shard, receives)
 
     @property
     def stored(self) -> int:

@@ -205,7 +205,7 @@ def doctor(root: Root) -> RootHealth:
     health.clock_behind = max(0, newest - now) / MICROS
     health.shards.sort(key=lambda each: -each.ledger_runs)
     health.concerns += _schedules(root, health)
-    health.concerns.sort(key=lambda each: each.urgency)
+    health.concerns.sort(key=lambda each: each.order)
     health.shortage, health.unreserved = short, [*missing(root.path)]
     return health
 

@@ -179,6 +179,12 @@ class ShardMachine:
         """Returns the send instant of the oldest stored message; None if no message is stored."""
         return oldest_sent_at(self._at(now))
 
+    def receives_of_lowest(self, now: int) -> int:
+        """Returns the receive count of the stored message with the lowest offset; 0 if no message is stored."""
+        state = self._at(now)
+        lowest = state.lowest
+        return 0 if lowest is None else next(state.known(lowest, lowest)).receive_count
+
     def outgoing(self) -> Outgoing:
         """Returns the runs of the unfinished move to another queue; empty if there is no such move."""
         return self._state.moving_runs()

@@ -140,7 +140,7 @@ class Attention:
         """Returns at most ``MOST`` problems, most urgent first. ``only`` limits them to the queue of this name."""
         seen = self._newest()
         damaged, found = self._concerns(caller, seen)
-        found.sort(key=lambda each: each.urgency)
+        found.sort(key=lambda each: each.order)
         root = [*self._failure(caller, seen.failure), *_space(caller, seen.shortage)]
         upkeep = list[dict[str, Any]]()
         low = seen.shortage is not None and seen.shortage.urgent

@@ -21,6 +21,7 @@ const KINDS = {
   "schedule fails": ["warn", "#/schedules", "alerts#lakequeueschedulefails"],
   "schedule overdue": ["warn", "#/schedules", "alerts#lakequeueschedulefails"],
   unread: ["warn", "messages", "alerts#lakequeuenobodyreceives"],
+  poison: ["warn", "messages", "troubleshooting#poison-message-delivered-again-and-again"],
   "dead letters": ["warn", "dead-letters", "alerts#lakequeuedeadletters"],
   growing: ["warn", "messages", "alerts#lakequeueconsumerlag"],
   paused: ["warn", "messages", "alerts#lakequeuepausedlong"],
