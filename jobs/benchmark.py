@@ -154,8 +154,7 @@ def _fresh_prefix(uri: str | None) -> Iterator[str | None]:
     try:
         yield f"{uri}/{name}"
     finally:
-        for entry in folder.files(name):
-            folder.discard(entry.name)
+        folder.for_each(lambda entry: folder.discard(entry.name), list(folder.files(name)))
 
 
 def _machine() -> dict[str, Any]:
