@@ -180,7 +180,7 @@ def test_every_other_call_says_to_upgrade(lq: LakeQueue, call: str) -> None:
 )
 def test_every_other_command_says_to_upgrade(lq: LakeQueue, command: str) -> None:
     done = CliRunner().invoke(app, f"--root {lq.root} {command}")
-    assert done.exit_code and "run `lakequeue upgrade`" in " ".join(done.output.split())
+    assert done.exit_code and f"run `lakequeue --root {lq.root} upgrade`" in " ".join(done.output.split())
 
 
 HOLDERS = {

@@ -54,11 +54,15 @@ def space_of(path: str) -> Space | None:
 
 @contextmanager
 def reserve(root: str) -> Iterator[None]:
-    """On a full disk, removes the reserve before the block. Tries to create the reserve again afterwards."""
+    """On a full disk, removes the reserve before the block. Tries to create the reserve again afterwards.
+
+    If the block raises, creates only what was removed, because the directory may belong to another program.
+    """
     local, space = local_path(root), space_of(root)
     if local is None or space is None:
         yield
         return
+    before = os.listdir(local)
     if space.free_bytes < RESERVED:
         with suppress(OSError):
             os.unlink(os.path.join(local, layout.RESERVE))
@@ -66,8 +70,11 @@ def reserve(root: str) -> Iterator[None]:
         shutil.rmtree(os.path.join(local, layout.RESERVE_FILES), ignore_errors=True)
     try:
         yield
-    finally:
-        take(local)
+    except BaseException:
+        if layout.RESERVE in before or layout.RESERVE_FILES in before:
+            take(local)
+        raise
+    take(local)
 
 
 def take(local: str) -> None:
