@@ -449,7 +449,7 @@ class Queue(QueueProperties):
         check_string("reason", reason)
         check_identifier("group_id", group_id)
         if not reason:
-            raise InvalidParameterValue.of(reason, "reason", "Must not be empty.")
+            raise InvalidParameterValue.of('""', "reason", "It must have 1 to 8,192 bytes.")
         if group_id is None:
             self.set_attributes(paused=reason)
         else:

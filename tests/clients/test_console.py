@@ -585,6 +585,9 @@ def test_the_dead_letters_of_one_error_are_redriven_without_a_condition(visiting
         kinds = dialog.get_by_label("Only error")
         shows(kinds.locator("option")).to_have_text(["all", "ValueError (2)", "TimeoutError (1)"])
         shows(dialog).to_contain_text("No consumer of orders is known to run.")
+        shows(dialog).to_contain_text(
+            "runs handlers of orders again: what a failed attempt has done happens twice"
+        )
         dialog.get_by_role("button", name="Move 2 messages").click()
         shows(page.locator(".toast")).to_have_text("2 messages of letters moved to orders.")
         shows(page.locator(".toast").get_by_role("link", name="orders")).to_have_attribute("href", "#/q/orders")

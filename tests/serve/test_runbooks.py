@@ -67,8 +67,9 @@ def test_what_needs_attention_leads_to_a_runbook(http: Browser, console: Console
     kinds = re.findall(r'^  "?[a-z ]+"?: \["\w*", "[^"]+", "([^"]+)"\]', script, re.MULTILINE)
     console.lake.create_queue("orders")
     roots = [each["runbook"] for each in console.get("attention")["root"]]
-    assert len(kinds) == 12 and roots == ["alerts#lakequeuenocompaction"]
-    for target in {*kinds, *roots, "disk-full"}:
+    assert len(kinds) == 13 and roots == ["alerts#lakequeuenocompaction"]
+    failures = "damage#the-catalog-cannot-be-read", "alerts#lakequeuestorageunreadable"
+    for target in {*kinds, *roots, *failures, "disk-full"}:
         name, _, anchor = target.partition("#")
         assert not anchor or anchor in ids(page(http, name)), target
 

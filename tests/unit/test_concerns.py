@@ -45,12 +45,12 @@ def kinds(
     undecided: int = 0,
     **attributes: object,
 ) -> list[str]:
-    """The kinds of the concerns about a queue."""
+    """The kinds of the warnings about a queue."""
     depth = Depth(NOW, QueueCounts(visible, in_flight, delayed, 0, age, undecided=undecided), 0)
     received = None if held_for is None else from_micros(NOW - round(held_for * MICROS))
     busy = [] if received is None else [ActiveConsumer("host:7", 1, received, received)]
     texts = found("orders", QueueAttributes.create(**attributes), depth, busy, sources, before)
-    return [concern.kind for concern in texts]
+    return [concern.kind for concern in texts if not concern.notice]
 
 
 def test_a_used_queue_has_no_concern() -> None:
@@ -91,7 +91,8 @@ def test_after_a_pause_consumers_have_time_to_receive(ago: int, count: int) -> N
     since = started((), (), NOW, since)
     attributes = attrs.evolve(QueueAttributes.create(), paused_since=since)
     assert (attributes.pauses, resumed_at(since)) == ([], from_micros(resumed))
-    assert [each.kind for each in found("orders", attributes, depth, [], (), None)] == ["unread"] * count
+    warned = [each.kind for each in found("orders", attributes, depth, [], (), None) if not each.notice]
+    assert warned == ["unread"] * count
 
 
 def test_a_paused_queue_is_paused_and_not_unread_or_growing() -> None:
@@ -375,7 +376,8 @@ def test_a_queue_whose_consumers_were_killed_counts_as_unread_sooner(
     known = [ActiveConsumer("a", 0, None, None, (), [killed])]
     known += [ActiveConsumer("b", 0, None, None, [PROCESS])] * runs
     depth = Depth(NOW, QueueCounts(5, 0, 0, 0, age), 0)
-    assert [each.kind for each in found("orders", QueueAttributes.create(), depth, known, (), None)] == expected
+    concerns = found("orders", QueueAttributes.create(), depth, known, (), None)
+    assert [each.kind for each in concerns if not each.notice] == expected
     held = [*known, ActiveConsumer(None, 1, *[from_micros(NOW - MICROS)] * 2)]
     depth = Depth(NOW, QueueCounts(5, 1, 0, 0, age), 0)
     assert [*found("orders", QueueAttributes.create(), depth, held, (), None)] == [], "an SQS client receives"
@@ -390,10 +392,36 @@ def test_what_a_killed_process_holds_is_freed_and_not_looked_into() -> None:
     assert concern.consumer == "packer" and commands(concern)[0].startswith("lakequeue reschedule orders")
     gone = attrs.evolve(packer, silent=[attrs.evolve(PROCESS, ended=True)])
     [concern] = found("orders", QueueAttributes.create(), depth, [gone], (), None)
-    assert concern.text.endswith("for 2h; process 4711 on worker-1, gone, last seen 2026-01-01 00:00:00Z")
+    last = "packer, process 4711 on worker-1, gone, last seen 2026-01-01 00:00:00Z"
+    assert concern.text == f"a process that is gone has held 1 message of orders for 2h: {last}"
+    assert concern.consumer == "packer" and commands(concern)[0].startswith("lakequeue reschedule orders")
     both = attrs.evolve(gone, processes=[attrs.evolve(PROCESS, pid=4712)])
     [concern] = found("orders", QueueAttributes.create(), depth, [both], (), None)
     assert "gone" not in concern.text and commands(concern)[-1] == "kill 4712"
+
+
+@pytest.mark.parametrize(
+    ("timeout", "seconds", "notice"),
+    [(30, 1, True), (300, 1, True), (301, 1, False), (21_600, 1, False), (30, STUCK_SECONDS + 1, False)],
+)
+def test_what_a_process_that_is_gone_holds_is_named_at_once(timeout: int, seconds: int, notice: bool) -> None:
+    received = from_micros(NOW - seconds * MICROS)
+    gone = ActiveConsumer("packer", 5, received, received, (), [attrs.evolve(PROCESS, ended=True)])
+    assert not gone.is_active
+    attributes = QueueAttributes.create(visibility_timeout=timeout)
+    [concern] = found("orders", attributes, Depth(NOW, QueueCounts(0, 5, 0, 0, 9.0), 0), [gone], (), None)
+    assert (concern.kind, concern.notice) == ("abandoned", notice)
+    assert concern.text.startswith("a process that is gone has held 5 messages of orders for ")
+
+
+@pytest.mark.parametrize(("age", "runs", "count"), [(61, False, 1), (60, False, 0), (61, True, 0)])
+def test_messages_without_a_known_consumer_are_a_notice_after_a_minute(age: int, runs: bool, count: int) -> None:
+    depth = Depth(NOW, QueueCounts(3, 0, 0, 0, float(age)), 0)
+    known = [ActiveConsumer("packer", 0, None, None, [PROCESS])] * runs
+    notices = [*found("orders", QueueAttributes.create(), depth, known, (), None)]
+    assert [(each.kind, each.notice) for each in notices] == [("unread", True)] * count
+    text = "3 messages of orders can be received, and no consumer of it is known to run"
+    assert all(each.text == text for each in notices)
 
 
 def test_dead_letters_of_several_errors_have_a_redrive_for_each_frequent_error() -> None:

@@ -62,7 +62,7 @@ EXAMPLE = 100
 REDRIVEN = 3
 """Maximum number of error classes for which a redrive command is shown."""
 KINDS = (
-    *("expiring", "full", "stuck", "undecided", "schedule fails", "schedule overdue"),
+    *("expiring", "full", "stuck", "abandoned", "undecided", "schedule fails", "schedule overdue"),
     *("unread", "poison", "dead letters", "growing", "paused"),
 )
 """Kinds of concerns, most urgent first."""
@@ -90,7 +90,7 @@ class Concern:
     group: str | None = None
     """Name of the paused message group. None if the concern is about the whole queue."""
     consumer: str | None = None
-    """Name of a stuck consumer without a known process. None for other concerns."""
+    """Name of a consumer that holds messages and has no known process. None for other concerns."""
     errors: Mapping[str, int] = attrs.field(factory=dict)
     """Number of dead letters for each error class. The most frequent class comes first."""
     examples: Mapping[str, str] = attrs.field(factory=dict)
@@ -212,6 +212,12 @@ def found(
         steps = (Remedy(f"lakequeue consumers {quoted}", "lists those that run"),)
         brief = f"grew from {before:,} to {counts.visible:,} visible"
         yield Concern(name, "growing", text, "add consumers", steps, brief, number=counts.visible)
+    elif seconds > KILLED_SECONDS and not any(each.is_active for each in known):
+        text = f"{counted(counts.visible, 'message')} of {name} can be received"
+        brief = f"{counts.visible:,} visible, no consumer is known to run"
+        text, hint = f"{text}, and no consumer of it is known to run", "start one, unless one comes by itself"
+        steps = (Remedy(f"lakequeue consumers {quoted}", "lists those that run"),)
+        yield Concern(name, "unread", text, hint, steps, brief, notice=True)
     if now.receives >= POISON_RECEIVES and attributes.redrive is None and not sources:
         yield _poison(name, now.receives)
     yield from _full(name, attributes, counts, now.stored)
@@ -283,7 +289,9 @@ def _stuck(
     wait = f"; all handlers are slow, and {_waiting(now.counts)}" * blocked
     for each in known:
         seconds = 0.0 if each.oldest_receive is None else (now.at - to_micros(each.oldest_receive)) / MICROS
-        if seconds > (min(slow, limit) if blocked and each.processes else limit):
+        if each.is_gone and each.in_flight:
+            yield _abandoned(name, attributes, each, seconds, seconds <= limit)
+        elif seconds > (min(slow, limit) if blocked and each.processes else limit):
             who, lasts = each.consumer or "a consumer without a name", shown_duration(seconds)
             text, brief = (
                 f"{who} has held a message of {name} for {lasts}{wait}",
@@ -300,6 +308,19 @@ def _stuck(
             )
             may_be_slow = seconds <= min(UNREAD_SECONDS, limit)
             yield Concern(name, "stuck", text, hint, steps, brief, consumer=gone, notice=may_be_slow)
+
+
+def _abandoned(
+    name: str, attributes: QueueAttributes, held: ActiveConsumer, seconds: float, recent: bool
+) -> Concern:
+    """Returns the concern about messages of a killed consumer. A notice if they come back within minutes."""
+    messages, timeout = counted(held.in_flight, "message"), attributes.visibility_timeout
+    text = f"a process that is gone has held {messages} of {name} for {shown_duration(seconds)}"
+    text = f"{text}: {held.consumer}, {held.silent[0].not_seen()}"
+    brief = f"{held.consumer} was killed and holds {messages}"
+    hint = f"they come back by themselves once their visibility timeout ends, by default {shown_duration(timeout)}"
+    steps, soon = _release(shlex.quote(name), held), recent and timeout <= SLOW_SECONDS
+    return Concern(name, "abandoned", text, hint, steps, brief, consumer=held.consumer, notice=soon)
 
 
 def _all_older(now: Depth, known: Sequence[ActiveConsumer], seconds: float) -> bool:

@@ -45,8 +45,13 @@ class ActiveConsumer:
 
     @property
     def is_active(self) -> bool:
-        """True if the consumer runs, or has messages in flight."""
-        return bool(self.in_flight or self.processes)
+        """True if the consumer runs, or has messages in flight and is not known to be gone."""
+        return bool(self.in_flight or self.processes) and not self.is_gone
+
+    @property
+    def is_gone(self) -> bool:
+        """True if the consumer had processes of this machine, and all of them have ended without a last report."""
+        return bool(self.silent) and not self.processes and all(process.ended for process in self.silent)
 
 
 def consumers(queue: OpenQueue, running: Running | None = None) -> list[ActiveConsumer]:

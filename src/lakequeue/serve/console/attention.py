@@ -102,7 +102,7 @@ class Attention:
         self._errors: dict[str, tuple[tuple[int, int], dict[str, ErrorCount]]] = {}
 
     def workers(self, caller: Caller) -> list[dict[str, Any]]:
-        """Returns all consumers: the oldest receive first, then idle consumers, and killed consumers last."""
+        """Returns all consumers: the oldest receive first, idle ones after these, and killed consumers last."""
         seen = self._newest().queues
         found = [
             (queue.name, each)

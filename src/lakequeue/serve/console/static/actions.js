@@ -281,14 +281,15 @@ export function redrive(queue, reload, { text = "", where: listed = "" } = {}, o
       if (turn !== asked) return;
       [found, condition] = [counted, Object.fromEntries(Object.entries(chosen).filter(([, value]) => value))];
       const served = el("span");
+      const targets = found.destinations.map((each) => each.queue);
       what.replaceChildren(
         el("strong", {}, count(found.messages, "message")),
         found.messages
-          ? ` of ${queue.name} will be moved${found.destinations.length === 1 ? ` to ${found.destinations[0].queue}` : `: ${destinations(found)}`}. There they count as sent now and never received.`
+          ? ` of ${queue.name} will be moved${found.destinations.length === 1 ? ` to ${found.destinations[0].queue}` : `: ${destinations(found)}`}. There they count as sent now and never received. A redrive runs handlers of ${targets.join(", ")} again: what a failed attempt has done happens twice.`
           : ` of ${queue.name} can be moved: a redrive moves only visible messages that are dead letters of an existing queue.`,
         served,
       );
-      if (found.messages) receivers(found.destinations.map((each) => each.queue), stopping.signal).then((text) => setText(served, text), () => null); // a key may not see them
+      if (found.messages) receivers(targets, stopping.signal).then((text) => setText(served, text), () => null); // a key may not see them
       setText(confirm, `Move ${count(found.messages, "message")}`);
       confirm.disabled = found.messages === 0;
     } catch (error) {

@@ -17,6 +17,7 @@ const KINDS = {
   expiring: ["bad", "messages", "alerts#lakequeuemessagesexpire"],
   full: ["bad", "attributes", "troubleshooting#errors-of-calls"],
   stuck: ["warn", "consumers", "alerts#lakequeuehandlerstuck"],
+  abandoned: ["warn", "messages", "alerts#lakequeuehandlerstuck"],
   undecided: ["warn", "messages", "alerts#lakequeueundecided"],
   "schedule fails": ["warn", "#/schedules", "alerts#lakequeueschedulefails"],
   "schedule overdue": ["warn", "#/schedules", "alerts#lakequeueschedulefails"],
@@ -26,7 +27,7 @@ const KINDS = {
   growing: ["warn", "messages", "alerts#lakequeueconsumerlag"],
   paused: ["warn", "messages", "alerts#lakequeuepausedlong"],
 };
-const MARKS = { expiring: ["deleted soon", "bad"], full: ["at a limit", "bad"], stuck: ["handler may hang", "warn"], undecided: ["undecided", "warn"], unread: ["nobody receives", "warn"], growing: ["growing", "warn"] };
+const MARKS = { expiring: ["deleted soon", "bad"], full: ["at a limit", "bad"], stuck: ["handler may hang", "warn"], abandoned: ["a killed consumer holds messages", "warn"], undecided: ["undecided", "warn"], unread: ["nobody receives", "warn"], growing: ["growing", "warn"] };
 
 export async function resume(name, group, reload) {
   try {
@@ -82,7 +83,7 @@ function errorsOf({ queue, errors = {}, examples = {} }) {
 function place(concern) {
   const tab = KINDS[concern.kind][1];
   if (tab.startsWith("#")) return tab;
-  return concern.kind === "stuck" && !hasProcess(concern) ? inFlight(concern.queue) : queueHash(concern.queue, tab);
+  return concern.kind === "abandoned" || (concern.kind === "stuck" && !hasProcess(concern)) ? inFlight(concern.queue) : queueHash(concern.queue, tab);
 }
 
 function hasProcess({ steps }) {
@@ -163,11 +164,14 @@ export function attention(signal, reload, only = null) {
     const storage = found.root.length ? [el("div", { class: `root ${found.failing || found.full ? "full" : found.low ? "low" : ""}` }, el("h3", {}, disk), el("ul", {}, found.root.map((each) => el("li", {}, each.text, each.details?.map((detail) => ` ${detail}`), cureOf(each, each.runbook)))))] : [];
     const some = all ? [...queues] : [...queues].slice(0, SHOWN);
     const more = el("button", { type: "button", class: "small", click: () => ((all = true), draw()) }, `Show all ${queues.size} queues`);
-    const lines = some.length ? [el("ul", { class: "lines" }, some.map(line)), ...(some.length < queues.size ? [el("p", {}, more)] : [])] : [];
-    items.replaceChildren(...(found.urgent ? [...storage, ...lines] : [...lines, ...storage]));
-    const left = found.total - found.concerns.length;
+    const quiet = ([, list]) => list.every((each) => each.notice);
+    const lines = (chosen) => (chosen.length ? [el("ul", { class: "lines" }, chosen.map(line))] : []);
+    const [warned, noted] = [lines(some.filter((each) => !quiet(each))), lines(some.filter(quiet))];
+    const left = some.length < queues.size ? [el("p", {}, more)] : [];
+    items.replaceChildren(...(found.urgent ? [...storage, ...warned] : [...warned, ...storage]), ...noted, ...left);
+    const unlisted = found.total - found.concerns.length;
     const unseen = only === null && !counted ? "Damage of files shows once a call meets it: `lakequeue check` reads all files." : "";
-    setCommands(fine, left > 0 ? `${left} more: \`lakequeue doctor\` lists all.` : unseen);
+    setCommands(fine, unlisted > 0 ? `${unlisted} more: \`lakequeue doctor\` lists all.` : unseen);
     show(fine, fine.childElementCount > 0);
     node.classList.toggle("calm", !counted);
     show(node, only === null || items.childElementCount > 0);

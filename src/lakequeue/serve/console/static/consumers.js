@@ -9,8 +9,9 @@ function known(each, shown, gone) {
   return lines.length ? lines : "–";
 }
 
-export function runs(consumer) {
-  return consumer.in_flight > 0 || consumer.processes.length > 0;
+// Of a consumer whose processes were all killed, messages may be in flight still.
+export function runs({ in_flight: held, processes, silent }) {
+  return processes.length > 0 || (held > 0 && !(silent.length && silent.every(({ ended }) => ended)));
 }
 
 function place({ host, pid }) {

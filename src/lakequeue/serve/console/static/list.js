@@ -24,7 +24,7 @@ const RATES = ["sent", "deleted"];
 const UNSORTED = ["consumers", ...RATES];
 const RARE = ["delayed", "held", "undecided", ...RATES]; // columns that are shown only where they are not zero everywhere
 const TITLES = {
-  consumers: "That run, or have messages in flight; those without a name, such as SQS clients, count as one",
+  consumers: "That run, or have messages in flight and are not known to be gone; those without a name, such as SQS clients, count as one",
   deleted: "By any consumer; also what expired or was purged",
 };
 const PARAMETERS = ["text", "sort", "down", "after"];
