@@ -271,7 +271,7 @@ def test_of_the_same_kind_the_largest_comes_first() -> None:
 
 
 def test_concerns_have_an_order_and_commands() -> None:
-    assert KINDS[0] == "expiring" and KINDS[-1] == "paused"
+    assert KINDS[0] == "expiring" and KINDS[-2:] == ("paused", "waiting")
     depth = Depth(NOW, QueueCounts(9, 0, 0, 0, 3.5 * DAY, undecided=1), 0)
     attributes = QueueAttributes.create(paused_groups={"a b": "late"})
     concerns = [*found("orders", attributes, depth, [], (), None)]
@@ -419,7 +419,7 @@ def test_messages_without_a_known_consumer_are_a_notice_after_a_minute(age: int,
     depth = Depth(NOW, QueueCounts(3, 0, 0, 0, float(age)), 0)
     known = [ActiveConsumer("packer", 0, None, None, [PROCESS])] * runs
     notices = [*found("orders", QueueAttributes.create(), depth, known, (), None)]
-    assert [(each.kind, each.notice) for each in notices] == [("unread", True)] * count
+    assert [(each.kind, each.notice) for each in notices] == [("waiting", True)] * count
     text = "3 messages of orders can be received, and no consumer of it is known to run"
     assert all(each.text == text for each in notices)
 

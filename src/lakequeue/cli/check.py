@@ -225,7 +225,7 @@ def repair(
         )
     last = "nothing was repaired" if done else "nothing to repair"
     if any(each.applied for each in done):
-        last = "repaired; lakequeue check verifies it"
+        last = f"repaired; {ctx.obj.pasted('lakequeue check')} verifies it"
     left = [each for each in done if each.steps and each.unknown and not each.applied]
     if left:
         target = f"{_target(queue)}{' --adopt' * adopt} --force"

@@ -63,7 +63,7 @@ REDRIVEN = 3
 """Maximum number of error classes for which a redrive command is shown."""
 KINDS = (
     *("expiring", "full", "stuck", "abandoned", "undecided", "schedule fails", "schedule overdue"),
-    *("unread", "poison", "dead letters", "growing", "paused"),
+    *("unread", "poison", "dead letters", "growing", "paused", "waiting"),
 )
 """Kinds of concerns, most urgent first."""
 URGENT = ("expiring", "full")
@@ -217,7 +217,7 @@ def found(
         brief = f"{counts.visible:,} visible, no consumer is known to run"
         text, hint = f"{text}, and no consumer of it is known to run", "start one, unless one comes by itself"
         steps = (Remedy(f"lakequeue consumers {quoted}", "lists those that run"),)
-        yield Concern(name, "unread", text, hint, steps, brief, notice=True)
+        yield Concern(name, "waiting", text, hint, steps, brief, notice=True)
     if now.receives >= POISON_RECEIVES and attributes.redrive is None and not sources:
         yield _poison(name, now.receives)
     yield from _full(name, attributes, counts, now.stored)

@@ -26,6 +26,7 @@ const KINDS = {
   "dead letters": ["warn", "dead-letters", "alerts#lakequeuedeadletters"],
   growing: ["warn", "messages", "alerts#lakequeueconsumerlag"],
   paused: ["warn", "messages", "alerts#lakequeuepausedlong"],
+  waiting: ["warn", "messages", "alerts#lakequeuenobodyreceives"],
 };
 const MARKS = { expiring: ["deleted soon", "bad"], full: ["at a limit", "bad"], stuck: ["handler may hang", "warn"], abandoned: ["a killed consumer holds messages", "warn"], undecided: ["undecided", "warn"], unread: ["nobody receives", "warn"], growing: ["growing", "warn"] };
 
@@ -142,11 +143,12 @@ export function attention(signal, reload, only = null) {
   function line([queue, list]) {
     const causes = list.map((concern, index) => [index ? ", " : "", el("a", { class: KINDS[concern.kind][0], href: place(concern), title: concern.text }, concern.brief, concern.since ? [" ", ago(concern.since)] : null, concern.reason), errorsOf(concern)]);
     const held = list.some((each) => each.kind === "stuck" && hasProcess(each)) ? [" · ", el("a", { href: inFlight(queue) }, "its messages")] : null;
+    const unread = only === null && list.some(({ kind }) => kind === "unread" || kind === "waiting") ? [" · ", el("a", { href: "#/workers" }, "Workers"), " · ", el("a", { href: `runbooks/${KINDS.unread[2]}` }, "what to do")] : null;
     const whole = list.map((concern) => el("li", {}, concern.text, cureOf(concern, KINDS[concern.kind][2])));
     const unfolded = wide && list.some(({ may = [] }) => !may.length); // the buttons of the page do as much
     const help = el("details", { open: folded.get(queue) ?? unfolded, toggle: ({ target }) => folded.set(queue, target.open) }, el("summary", {}, "Commands"), el("ul", {}, whole));
     const of = list.every(({ kind }) => kind.startsWith("schedule")) ? ["Schedules", "#/schedules"] : [queue, queueHash(queue)]; // its queue may be gone
-    return el("li", {}, el("p", {}, only === null ? [el("a", { class: "named-queue", href: of[1] }, of[0]), ": "] : null, causes, held, buttons(queue, list)), help);
+    return el("li", {}, el("p", {}, only === null ? [el("a", { class: "named-queue", href: of[1] }, of[0]), ": "] : null, causes, held, unread, buttons(queue, list)), help);
   }
 
   function draw() {
@@ -155,7 +157,7 @@ export function attention(signal, reload, only = null) {
     drawn = state;
     const queues = new Map();
     for (const each of found.concerns) queues.set(each.queue, [...(queues.get(each.queue) ?? []), each]);
-    const bad = found.concerns.filter((each) => KINDS[each.kind][0] === "bad").length + (found.root.length ? found.failing + found.low : 0);
+    const bad = found.concerns.filter((each) => KINDS[each.kind][0] === "bad").length + (found.root.length ? [found.failing, found.low].filter(Boolean).length : 0);
     const notices = found.concerns.filter((each) => each.notice).length;
     const others = found.total + found.root.length - bad - notices;
     const counted = [bad && `${number(bad)} urgent`, others && count(others, "warning"), notices && count(notices, "notice")].filter(Boolean).join(", ");
