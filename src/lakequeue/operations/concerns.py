@@ -213,11 +213,7 @@ def found(
         brief = f"grew from {before:,} to {counts.visible:,} visible"
         yield Concern(name, "growing", text, "add consumers", steps, brief, number=counts.visible)
     elif seconds > KILLED_SECONDS and not any(each.is_active for each in known):
-        text = f"{counted(counts.visible, 'message')} of {name} can be received"
-        brief = f"{counts.visible:,} visible, no consumer is known to run"
-        text, hint = f"{text}, and no consumer of it is known to run", "start one, unless one comes by itself"
-        steps = (Remedy(f"lakequeue consumers {quoted}", "lists those that run"),)
-        yield Concern(name, "waiting", text, hint, steps, brief, notice=True)
+        yield _unattended(name, counts)
     if now.receives >= POISON_RECEIVES and attributes.redrive is None and not sources:
         yield _poison(name, now.receives)
     yield from _full(name, attributes, counts, now.stored)
@@ -265,6 +261,17 @@ def _unread(name: str, now: Depth, known: Sequence[ActiveConsumer], seconds: flo
         brief += f", {counted(len(silent), 'consumer')} killed"
     steps = (Remedy(f"lakequeue peek {shlex.quote(name)}", "shows the messages that wait longest"),)
     return Concern(name, "unread", text, hint, steps, brief, number=counts.visible)
+
+
+def _unattended(name: str, counts: QueueCounts) -> Concern:
+    messages = counted(counts.visible, "message")
+    text = f"{messages} of {name} can be received, and no consumer of it is known to run"
+    brief, hint = (
+        f"{counts.visible:,} visible, no consumer is known to run",
+        "start one, unless one comes by itself",
+    )
+    steps = (Remedy(f"lakequeue consumers {shlex.quote(name)}", "lists those that run"),)
+    return Concern(name, "waiting", text, hint, steps, brief, number=counts.visible, notice=True)
 
 
 def _poison(name: str, receives: int) -> Concern:

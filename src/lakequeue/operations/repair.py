@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import attrs
@@ -269,11 +269,7 @@ def _plan(
     before, twice = _Before(_deliverable(base, end, low), newest, found), len(found.displaced)
     before.correct([] if newest else blank, end, twice)
     report = before.compared(attrs.evolve(report, notes=notes), _deliverable(rows, end + twice), messages.log)
-    unknown = [
-        *_unknown(found, end, before.messages, report.lost),
-        *([_UNKNOWN_DELETIONS] if report.again and not newest else []),
-    ]
-    return before, attrs.evolve(report, unknown=unknown), steps
+    return before, attrs.evolve(report, unknown=[*_unknown(before, report, end)]), steps
 
 
 def _gone_back(head: Head, moves: int) -> Head:
@@ -289,14 +285,15 @@ def _gone_back(head: Head, moves: int) -> Head:
 _UNKNOWN_DELETIONS = "the ledger goes back, and no longer says which of the messages that come again were deleted"
 
 
-def _unknown(found: FoundShard, end: int, known: Iterable[Range], lost: Iterable[Range]) -> Iterator[str]:
-    """Yields a text if unreadable entries of the log may have added messages that were not found elsewhere.
-    ``known`` and ``lost`` are the offsets of the messages that the ledger knows, and of the lost ones.
+def _unknown(before: _Before, report: Repair, end: int) -> Iterator[str]:
+    """Yields a text if unreadable entries of the log may have added messages that were not found elsewhere, and a
+    text if it is unknown which of the messages that come again were deleted.
     """
-    assert found.messages is not None
-    unreadable, again = len(found.messages.unreadable), sum(not each.named for each in found.files)
+    log = before.found.messages
+    assert log is not None
+    unreadable, again = len(log.unreadable), sum(not each.named for each in before.found.files)
     if unreadable > again:
-        total, gone = (sum(last - first + 1 for first, last in spans) for spans in (known, lost))
+        total, gone = (sum(last - first + 1 for first, last in spans) for spans in (before.messages, report.lost))
         entries = "1 entry" if unreadable == 1 else f"{unreadable:,} entries"
         found_again = f", and only the messages of {again:,} were found" * bool(again)
         kept = f"{total - gone:,} of {counted(total, 'known message')} {'is' if total - gone == 1 else 'are'} kept"
@@ -304,6 +301,8 @@ def _unknown(found: FoundShard, end: int, known: Iterable[Range], lost: Iterable
             f"{entries} of the log cannot be read{found_again}: {kept}; "
             f"a send after them, at offset {end} or later, may be missing"
         )
+    if report.again and not before.newest:
+        yield _UNKNOWN_DELETIONS
 
 
 def _lost_files(found: FoundShard) -> bool:
