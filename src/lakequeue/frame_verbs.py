@@ -1,4 +1,4 @@
-"""Operations on public objects for ``lakequeue.spark``. Not part of the public API."""
+"""Operations that ``lakequeue.spark`` calls on public objects, such as queues. Not part of the public API."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def send_lines(
     Args:
         stream: lines in UTF-8. Empty lines and a byte order mark are skipped.
         parse: makes an entry from a line and its number. Raises QueueServiceError to refuse a line.
-        sent: called with each batch's result, whose ids are line numbers, and the number of bytes read.
+        sent: called after each batch with two arguments: its result (ids are line numbers), and the bytes read.
     """
     rules = profile(queue.attributes()["profile"])
     max_entries, max_bytes = rules.max_batch or MAX_BATCH, rules.batch_bytes or MAX_LINE_BYTES

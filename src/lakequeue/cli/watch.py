@@ -101,7 +101,7 @@ def _table(update: dict[str, Any], rows: Sequence[dict[str, Any]] | None = None)
 
 
 def _screen(update: dict[str, Any], height: int) -> RenderableType:
-    """Returns the table of an update. Shows the fullest queues that fit the height of the screen."""
+    """Returns the table for one refresh of the screen, with the fullest queues that fit the screen's height."""
     from rich.console import Group
 
     every = update["queues"]

@@ -264,7 +264,6 @@ class DeliveryLoop(RunLoop):
             batch.broken.add(message.group_id)
 
     def _fields(self, messages: Sequence[Message]) -> dict[str, Any]:
-        """Returns the fields of a log record about a batch that failed."""
         first = {"message_id": messages[0].message_id, "receive_count": messages[0].receive_count}
         return first | {"queue": self.queue.name, "messages": len(messages), "consumer": self._options.name}
 

@@ -151,7 +151,7 @@ def start_thread(clock: Clock, work: Callable[[], None], name: str, *, late: boo
 
 
 class Interrupt(threading.Event):
-    """An event that ends waits early. A receive then polls once more. A search for messages raises an error."""
+    """An event that cuts waiting short. A receive then polls once more. A search for messages raises an error."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -67,7 +67,7 @@ class WaitingThreads:
         self._waits = itertools.count()
         self._idle: list[threading.Event] = []
         self._timer: threading.Event | None = None
-        """Event that wakes the only idle thread that waits until an instant. Other idle threads wait for work."""
+        """Wakes the only idle thread that waits with a deadline. Other idle threads wait for work, without one."""
         self._timer_until = NEVER
 
     def add(self, work: Waits[None], wake: Interrupt) -> None:

@@ -85,9 +85,7 @@ class MessageBatch:
     """Rows of the log, one row for each offset."""
 
     def table(self, names: Collection[str]) -> pa.Table:
-        """Returns the batch's values as a table with those columns of ``JUDGED`` that ``names`` lists; only
-        ``message_id`` if ``names`` is empty.
-        """
+        """Returns the batch as a table with the columns of ``JUDGED`` in ``names``; if empty, ``message_id``."""
         return self.judge.judge(self.offsets, integers(self.rows["sent_at"]), self.rows, names or ["message_id"])
 
     @cached_property

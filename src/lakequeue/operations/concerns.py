@@ -58,7 +58,7 @@ LETTERS = 1_000
 ERRORS = 5
 """Maximum number of error classes that are listed."""
 EXAMPLE = 100
-"""Maximum number of characters of an error's example."""
+"""Maximum number of characters of an error message that is quoted as an example."""
 REDRIVEN = 3
 """Maximum number of error classes for which a redrive command is shown."""
 KINDS = (
@@ -121,9 +121,7 @@ class Concern:
         return Advice(text, self.hint, self.steps, urgent, self.kind, self.notice, details, self.queue)
 
     def with_errors(self, found: Mapping[str, ErrorCount]) -> Concern:
-        """Returns a copy with the errors of dead letters, and with commands that redrive the dead letters of the
-        most frequent errors.
-        """
+        """Returns a copy with the dead letters' errors, and with redrive commands for the most frequent errors."""
         errors = {error: each.messages for error, each in found.items()}
         named = attrs.evolve(self, errors=errors, examples={error: each.example for error, each in found.items()})
         if len(errors) < 2:

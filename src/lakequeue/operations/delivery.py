@@ -149,7 +149,7 @@ class Delivering:
     # --- the table
 
     def _try(self) -> bool:
-        """Records that rows may be appended from now on. Returns True if this was already recorded."""
+        """Records that an attempt to append rows begins. Returns True if an earlier attempt was recorded."""
         tried, self.leased = self.leased.tried, attrs.evolve(self.leased, tried=True)
         return tried
 

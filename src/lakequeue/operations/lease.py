@@ -190,9 +190,7 @@ def extend(leased: LeasedMessages, visibility_timeout: Duration) -> tuple[LeaseC
 
 
 def release(leased: LeasedMessages, error: BaseException | None = None, unseen: bool = False) -> LeaseCounts:
-    """Makes all messages visible. With ``unseen``, the receive does not count. Returns counts of released and lost
-    messages.
-    """
+    """Makes all messages visible. With ``unseen``, the receive does not count."""
     failure = None if error is None else _reason(leased, error)
 
     def command(part: ClaimedPart) -> Command:

@@ -50,7 +50,7 @@ SCHEMA = pa.schema(
         ("log_offset", pa.int64()),
     ]
 )
-"""The columns of SQL's ``messages``. Conditions use the same columns.
+"""The columns of the table ``messages`` in SQL queries. Conditions use the same columns.
 
 ``state`` is a ``MessageState``. A moved message counts as ``deleted``. A purged message has no row. ``visible_at``
 is when a message becomes or became visible. ``visible_at`` is NULL unless the message is visible, in flight or

@@ -209,9 +209,7 @@ class _Before:
             self.messages.add(end, end + twice - 1)
 
     def compared(self, report: Repair, left: SpanSet, log: FoundLog) -> Repair:
-        """Adds lost and repeated messages to a report (DUR-36). ``left`` are the offsets of messages that can be
-        received after the repair.
-        """
+        """Adds lost and repeated messages to a report (DUR-36). ``left``: offsets receivable after the repair."""
         lost = [part for span in self.messages for part in left.missing(*span)]
         again = [part for span in left for part in (self.messages.missing(*span) if self.newest else [span])]
         found, back = ids_of(log, lost), ids_of(log, again)

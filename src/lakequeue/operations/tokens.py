@@ -48,9 +48,7 @@ class Tokens:
         return self._read and self._left == 0
 
     def claim(self, shard: OpenShard, command: Claim, claim: Callable[[Claim], Result]) -> Result:
-        """Takes tokens for messages of a shard, then calls the given function ``claim`` for as many messages as
-        tokens were taken.
-        """
+        """Takes tokens for messages of a shard, then calls the function ``claim`` for that number of messages."""
         if not shard.number:  # the claim charges the bucket in its own commit
             return self._counted(claim(command))
         paid = 0

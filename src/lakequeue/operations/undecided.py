@@ -118,9 +118,7 @@ def _in_catalog(root: Root, name: str) -> str:
 
 
 def decide_in_catalog(queue: OpenQueue) -> None:
-    """Decides the undecided deliveries to a table of a catalog. The readers of a stream cannot decide such
-    deliveries, because they have no Spark session.
-    """
+    """Decides undecided deliveries to a catalog's table. A stream's readers cannot, without a Spark session."""
     if is_catalog_name(queue.attributes.table or ""):
         for shard in queue.shards:
             now = queue.now()

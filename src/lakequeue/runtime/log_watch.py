@@ -171,7 +171,7 @@ class LogWatch:
                 place.idle_at = place.left_at if wait.idle else place.idle_at
 
     def _placed(self, table: str, folders: Sequence[str]) -> Place:
-        """Makes the ``Place`` of a table. Drops the table's former place, and places that were long unused."""
+        """Makes the ``Place`` of a table. Drops the table's former place, and all places long unused."""
         long_ago = time.monotonic() - FORGOTTEN
         for other, known in list(self._places.items()):
             if other == table or (not known.waits and known.left_at < long_ago):

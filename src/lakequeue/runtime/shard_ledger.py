@@ -211,9 +211,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return self._open_ledger().change(decision, machine, call.rewrite, ids, told)
 
     def _read_log(self, call: CommandCommit, machine: ShardMachine) -> bool:
-        """Gives the state machine the log that this process knows. If this log may be too old, reads the newest
-        log instead, and returns True.
-        """
+        """Gives the machine the known log. If this log may be too old, reads the newest log, and returns True."""
         reader = self._open_log()
         machine.log = reader.advance()
         if call.looked:

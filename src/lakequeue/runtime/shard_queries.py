@@ -29,7 +29,7 @@ READ_COMMITS_EVERY = 8
 LATELY = MICROS // 2
 """Maximum age, in microseconds, of the read of the ledger on which ``are_stored`` relies."""
 TRUSTED = 10 * MICROS
-"""Microseconds for which a wait on an object store relies on a read that found the shard empty."""
+"""After a read found a shard on an object store empty, a wait assumes so for this many microseconds."""
 _looks = count(1)
 _T = TypeVar("_T")
 
@@ -61,7 +61,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             self._looked = max(number, self._looked)
 
     def next_event(self, now: int) -> int | None:
-        """Returns when a claim may find more messages, by the state in memory, or None if unknown."""
+        """The instant from which a claim may find more messages, judged by state in memory. None if unknown."""
         with self._held():
             return None if self._machine is None else self._machine.next_event(now)
 
@@ -94,9 +94,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return log.advance().end == machine.log.end and machine.is_empty and not _has_news(log.table)
 
     def is_unattended(self) -> bool:
-        """True if certainly no other process has claimed new messages since the last read. May also be False after
-        commits that are no claims.
-        """
+        """True if certainly no other process has claimed messages since the last read. May wrongly be False."""
         with self._held():
             table = self._open_ledger().table
             self._unattended_calls += 1
@@ -149,9 +147,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return self._open_ledger().table.repeated(answered)
 
     def are_stored(self, offsets: Sequence[int], now: int) -> list[bool]:
-        """Returns True for each offset whose message is stored, otherwise False. The state may be 0.5 s old.
-        Raises QueueDoesNotExist.
-        """
+        """True for each offset whose message is stored. The state may be 0.5 s old. Raises QueueDoesNotExist."""
         with self._held():
             machine, ledger = self._machine, self._open_ledger()
             if machine is None or self._read_at is None or not 0 <= now - self._read_at < LATELY:

@@ -34,7 +34,7 @@ class RaceCounts:
         self._warned = False
 
     def committed(self, shard: int, lost: int, avoided: int = 0, home: HomeShard | None = None) -> None:
-        """Counts a commit, and the races before it, for the queue, this thread's call and ``home``."""
+        """Adds a commit, and races lost before it, to the counts of the queue, of this call and of ``home``."""
         calls.committed(shard, lost)
         if home is not None:
             home.committed(shard, lost + avoided)

@@ -31,7 +31,9 @@ from lakequeue.storage.store_failures import first_line
 _log = logging.getLogger("lakequeue")
 
 GATHER = 0.5
-"""Maximum wait for the threads that shared the last commit, as a part of the time that the last commit took."""
+"""A commit waits for the threads that shared the previous commit to send again, for at most this fraction of the
+previous commit's duration.
+"""
 
 
 class ShardSender(ShardTable[ShardSend, Sent]):

@@ -34,9 +34,7 @@ class WatchedPlace(Protocol):
         ...
 
     def found_nothing(self, changes: int, seconds: float | None) -> None:
-        """Records that a poll left no messages. No message is expected for ``seconds``. If ``seconds`` is None, no
-        message is expected until the logs change.
-        """
+        """Records that a poll left no messages. Expects none for ``seconds``; if None, until the logs change."""
         ...
 
 

@@ -49,8 +49,8 @@ class Application:
     Args:
         access: authenticates requests; None for no authentication.
         max_body_bytes: maximum number of bytes of a request body.
-        allowed_hosts: host names to allow besides this machine's names. With ``access`` and without such
-            names, every name is allowed.
+        allowed_hosts: host names to allow besides this machine's names. If ``allowed_hosts`` is empty and
+            ``access`` is given, every host name is allowed.
         account: 12 digits, for the URLs and ARNs of queues. Without ``access``, also the sender of messages.
         metrics_queues: maximum number of queues that have metrics of their own.
         max_shards: maximum number of shards that a client can give a queue.

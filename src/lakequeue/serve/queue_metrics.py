@@ -58,9 +58,7 @@ _log = logging.getLogger("lakequeue.serve")
 
 
 class QueueMetrics:
-    """Collects the metrics of queues, in one thread at a time. Only the oldest queues have labels of their own;
-    all other queues share one label.
-    """
+    """Collects metrics in one thread at a time. The oldest queues have own labels; all others share one label."""
 
     def __init__(self, lake: LakeQueue, queues: int = QUEUES, now: Callable[[], float] = monotonic) -> None:
         self._lake = lake

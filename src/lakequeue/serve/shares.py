@@ -1,6 +1,4 @@
-"""How connections are shared: one key or one address may hold only a limited number, so that some connections stay
-free for other clients.
-"""
+"""Limits the connections of each key and of each address, so that some stay free for other clients."""
 
 from __future__ import annotations
 

@@ -85,9 +85,7 @@ class Signature:
         return header in self._headers
 
     def matches(self, secret: str, body: bytes) -> bool:
-        """Returns True if this secret made the signature for this body. Raises RequestError if the client sent the
-        hash of another body.
-        """
+        """True if this secret signed this body. Raises RequestError if the client sent another body's hash."""
         body_hash = sha256(body).hexdigest()
         if self._request.headers.get(_BODY_HASH, body_hash) != body_hash:
             raise _mismatch("X-Amz-Content-SHA256 is not the hash of the body.")

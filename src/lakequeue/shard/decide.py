@@ -56,9 +56,7 @@ number of messages in flight: a cap that is nearly reached may have limited the 
 
 
 class ShardMachine:
-    """Applies all rules of one shard. Not thread-safe. The machine's time never goes back. After a failed commit,
-    build a new machine.
-    """
+    """Applies a shard's rules. Not thread-safe. Its time never goes back. Discard it after a failed commit."""
 
     def __init__(self, head: Head, runs: Iterable[Run], log: MessageLog, history: Iterable[Run] = ()) -> None:
         """Starts from committed rows. ``runs`` and ``history`` must be disjoint, with equal neighbours joined."""
@@ -101,7 +99,7 @@ class ShardMachine:
 
     @property
     def history(self) -> list[Run]:
-        """Runs of the deleted messages that a rewind can restore, by offset. Builds a new list in O(n)."""
+        """The deleted messages that a rewind can restore, as contiguous ranges in order of offset. Takes O(n)."""
         return list(self._state.history)
 
     @property

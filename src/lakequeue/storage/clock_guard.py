@@ -24,18 +24,14 @@ DAY = 24 * 3600.0
 TOLERANCE = 900.0
 """Seconds by which a clock may differ from the storage's clock. S3 refuses requests beyond this difference."""
 SECOND_LOOK = 2.0
-"""Seconds to wait before a clock that looks wrong is compared with the storage's clock, because a machine that
-starts may still set its clock.
-"""
+"""Seconds before a clock that looks wrong is compared with the storage's: a starting machine may still set it."""
 _SLACK = 10 * MICROS
 _STAMP = "_clock"
 """Name of a file that is written into a table's directory, because the file's time shows the storage's clock."""
 _STAMP_SECONDS = 60.0
 """Seconds for which a reading of the storage's clock is used."""
 _stamps: dict[str, tuple[float, float]] = {}
-"""The last reading of each object store's clock: the time that the store reported, and the monotonic clock at that
-moment, both in seconds.
-"""
+"""The last reading of each object store's clock: the reported time and the monotonic time then, in seconds."""
 
 Doubt: TypeAlias = Callable[[int, int, str, Callable[[], bool]], None]
 """Type of a function with the signature of ``ClockGuard.check_expiry``."""

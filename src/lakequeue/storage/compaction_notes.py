@@ -1,6 +1,4 @@
-"""Notes of the compactor about queues in which it found nothing to do. A pass skips an unchanged queue that has a
-recent note.
-"""
+"""Notes of the compactor about queues without work. A pass skips an unchanged queue that has a recent note."""
 
 from __future__ import annotations
 
@@ -40,9 +38,7 @@ class Note:
     at: int
     """Instant of the last whole pass."""
     stands_until: int | None
-    """Instant until which the noted depth is valid. Then a delay, a timeout or the retention time ends. None if
-    the depth stays valid.
-    """
+    """The noted depth is valid until this instant, when a delay, timeout or retention ends. None if always."""
     depth: Mapping[str, Any]
     """The queue's depth at the last whole pass, as the fields of a ``StatsRow``."""
 

@@ -18,9 +18,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 def crooked(
     root: str, name: str, is_kind: Callable[[int], bool] = stat.S_ISREG, descriptor: int | None = None
 ) -> str | None:
-    """Returns the part of a path that is a link. If ``is_kind`` refuses the file at the path, returns the whole
-    path. Otherwise returns None.
-    """
+    """Returns the part of a path that is a link, or the whole path if ``is_kind`` refuses its file, or None."""
     path, parts = root, name.split("/")
     for place, part in enumerate(parts, 1):
         path = f"{path}/{part}"

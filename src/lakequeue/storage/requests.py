@@ -195,9 +195,7 @@ def fitting(table: Table, posted: PostedRequest, listed: list[ListedFile]) -> li
 
 
 def is_of(table: Table, waiting: WaitingRequest, token: str | None) -> bool:
-    """True if a request was written for this log: the log must have an entry with the ``token`` that the request
-    names.
-    """
+    """True if a request was written for this log, which must have an entry with the request's ``token``."""
     entry = table.state.latest.get(waiting.since)
     known = table.state.token if entry is None and waiting.since == table.version else entry and entry.token
     return token is not None and known == token

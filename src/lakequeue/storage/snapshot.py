@@ -33,8 +33,8 @@ _log = logging.getLogger("lakequeue")
 _ONE_BY_ONE = 2
 """Maximum number of new entries on an object store that are read one by one, before the log is listed."""
 _CONFIRMED, _IDLE = 1.0, 60.0
-"""Age of its last check, in seconds, from which a log on an object store is checked in case another log replaced
-it. From ``_CONFIRMED`` on, a read that finds new entries checks the log. From ``_IDLE`` on, every read checks it.
+"""A log on an object store is checked now and then for having been replaced by another log. Seconds since the last
+check: after ``_CONFIRMED``, a read that finds new entries checks again; after ``_IDLE``, every read does.
 """
 _LEARNED = 100
 """Maximum number of entries that ``learn`` stores, and maximum number of newest entries that stay in memory."""
@@ -215,7 +215,7 @@ class Snapshot(TableState):
             self._expect(base, self._folder)
 
     def _following(self, base: _EntryId | None, at_once: int) -> Iterator[Entry]:
-        """Yields the next entries. With ``base``, first checks that the log still has this entry."""
+        """Yields the next entries. If ``base`` is given, first checks that the log still has entry ``base``."""
         if base is None:
             return self.upcoming(at_once)
         known = {each.version: each for each in (self._checked, base)}

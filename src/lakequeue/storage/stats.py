@@ -37,9 +37,7 @@ def record(engine: Engine, root: str, rows: Sequence[StatsRow], now: int) -> int
 
 
 def later(table: Table, key: str | None, now: int) -> list[str]:
-    """Returns the application ids of the queues that have rows for minutes after ``now``. With ``key``, checks
-    only that queue.
-    """
+    """Returns application ids of queues with rows for minutes after ``now``. With ``key``, only of that queue."""
     ids = [name for name in table.state.transactions if name != layout.STATS_FILES_ID]
     known = ids if key is None else [layout.stats_id(key)]
     return [name for name in known if table.transaction(name) > now // MINUTE]

@@ -84,7 +84,6 @@ _LASTING = (
     *(reason.what for reason in (_NO_CREDENTIALS, _BUCKET, _RIGHT, _UNKNOWN_KEY, _WRONG_KEY, _REGION)),
     "Permission denied (os error 13)",
 )
-"""Texts in the errors of permanent failures."""
 _FULL_ADVICE = "; `lakequeue doctor` says what fills the disk, and how to free space"
 
 
@@ -96,9 +95,7 @@ def first_line(error: BaseException) -> str:
 
 
 def left_to_others(call: str, part: str, reason: object) -> QueueClientError:
-    """Returns the error for a call whose outcome is unknown: other processes may still commit its ``part``, for
-    example its messages.
-    """
+    """Error of a call with unknown outcome. Other processes may still commit its ``part``, such as messages."""
     text = first_line(reason) if isinstance(reason, BaseException) else reason
     return QueueClientError(
         f"the outcome of a {call} is unknown: other processes may commit its {part} ({text}); {SAFE_TO_REPEAT}",

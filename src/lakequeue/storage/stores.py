@@ -151,7 +151,7 @@ class Store:
 
     @property
     def client_options(self) -> frozenset[tuple[str, str]]:
-        """Pairs of name and value: the options, and the environment variables that store clients read."""
+        """Pairs of name and value: options, and environment variables that clients of object stores read."""
         if local_path(self.root) is not None:
             return frozenset(self.options.items())
         return frozenset((_environment() | self.options).items())

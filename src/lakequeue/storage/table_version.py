@@ -24,7 +24,6 @@ class TableVersion:
         self.folder = folder
         self.state = state
         self._rows: dict[str, pa.Table] = {}
-        """Rows that the method ``rows`` has read, by path of the file."""
         self.written: dict[str, pa.Table] = {}
         """Rows that this process wrote, by path of the file. ``read_rows`` uses them instead of the file."""
 

@@ -169,9 +169,7 @@ class Groups:
         self._served += self._headed(first, last)
 
     def serve(self, *, behind: bool) -> None:
-        """Puts groups back into the heap after removals of messages. With ``behind``, these groups are served
-        after all groups that already wait (FIF-14).
-        """
+        """Puts groups back into the heap after removals. With ``behind``, these groups come last (FIF-14)."""
         shard, served = self._shard, dict.fromkeys(self._served)
         self._served = []
         if not served:

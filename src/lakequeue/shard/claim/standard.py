@@ -127,8 +127,8 @@ def _others_first(state: ShardState, picked: Spans, count: int) -> list[tuple[in
 
 
 def _failed_alone(state: ShardState, run: Run) -> bool:
-    """True if a message that failed alone became visible less than 1 s ago. Each receive after the first doubles
-    this time, up to 15 minutes.
+    """True if a message that failed alone became visible recently: less than 1 s ago after its first receive. The
+    limit doubles with each further receive of the message, up to 15 minutes.
     """
     if run.failed_together != 1 or dead(state, [(run.first, run.last)]):
         return False
@@ -139,8 +139,8 @@ def _failed_alone(state: ShardState, run: Run) -> bool:
 def _kept(
     state: ShardState, command: Claim, picked: list[tuple[int, int]]
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int, int, bool]:
-    """Splits picked messages into ranges to claim and ranges to leave. Also returns the values of ``last``,
-    ``passed`` and ``halved`` for the ``ClaimResult``.
+    """Splits the picked messages into ranges that are claimed and ranges that stay unclaimed. Also returns the
+    values of ``last``, ``passed`` and ``halved`` for the ``ClaimResult``.
     """
     policy, left, last, passed, halved = state.attributes.redrive, list[tuple[int, int]](), 0, 0, False
     if command.hands is not None and policy is not None:

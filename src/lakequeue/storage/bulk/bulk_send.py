@@ -91,9 +91,7 @@ def abandoned(target: SendTarget) -> list[Manifest]:
 
 
 def sweep_manifests(target: SendTarget) -> dict[int, list[str]]:
-    """Removes old manifests. Keeps the manifests of sends that reached only some shards, and returns the files of
-    these sends by shard.
-    """
+    """Removes old manifests, except of sends that only some shards have. Returns those sends' files by shard."""
     waiting_files: dict[int, list[str]] = {}
     opened = cache(target.open)
     for manifest in manifests.manifests(target.tables):

@@ -33,7 +33,7 @@ _PART = re.compile(r"batch-(\d{19})\.parquet|sent-(\d{19})-(\d{19})\.parquet")
 BATCH = 50_000
 """Maximum number of files in a batch."""
 MERGE, LARGEST = 32, 32 * 2**20
-"""Number of parts at which parts are merged, and approximate size of the largest merged part in bytes."""
+"""Parts are merged when there are ``MERGE`` of them. A merged part has at most about ``LARGEST`` bytes."""
 _BUCKETS, _CHUNK = 64, 65_536
 
 

@@ -241,10 +241,10 @@ class DeltaDeliverySnapshot:
         return self._versions[app_id]
 
     def search(self, delivery: DeliveryIdentity) -> tuple[int, str | None] | None:
-        """Searches the log for the commit or the block of a delivery. Returns its version and its lease id.
+        """Searches the log for the commit that made a delivery, or for the commit that blocks it.
 
-        The lease id is None if a user made the commit. Returns ``(-1, None)`` if there is no such commit, or None
-        if older entries were not searched.
+        Returns the version and the lease id of the commit found. The lease id is None if a user made the commit.
+        Returns ``(-1, None)`` if there is no such commit, or None if older entries were not searched.
         """
         newest = self.version
         for number in range(newest, max(-1, newest - _SEARCHED), -1):

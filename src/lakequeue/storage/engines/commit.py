@@ -52,9 +52,7 @@ class Change(Generic[_T_co]):
     counts: Ids = MappingProxyType({})
     """Number of changed messages for each kind of change, such as ``send``."""
     late: bool = False
-    """True if the process decides on its change before it waits for its turn to commit. During the wait, other
-    processes may make the same change.
-    """
+    """True if the change is decided before the wait for a turn. Meanwhile other processes may make this change."""
     patient: bool = True
     """False to stop waiting for the turn as soon as another process commits. Matters only if ``late`` is True."""
 
@@ -122,9 +120,7 @@ class Commit:
         return same and all(self._table.transaction(app_id) == version for app_id, version in fence)
 
     def _may_commit(self) -> bool:
-        """True if the fence holds and the log still contains the version of the loaded snapshot. If not, loads the
-        newest snapshot and returns False.
-        """
+        """True if the fence holds and the log still has the snapshot's version. Else loads the newest snapshot."""
         table = self._table
         try:
             # A handle that moved on since the decision would accept a stale commit: two messages, one offset.

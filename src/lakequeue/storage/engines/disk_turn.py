@@ -27,9 +27,7 @@ FRESH = 0.05
 LONGEST = 5.0
 """Maximum seconds that a process waits for its turn. Then it commits without a turn."""
 POLL = 0.001
-"""The process that is next in line makes pauses of at most this number of seconds at first. Other processes pause
-up to three times as long.
-"""
+"""Maximum seconds of the first pauses of the next process in line. Other processes pause up to 3 times as long."""
 PATIENCE = 1 / 16
 """A pause between two attempts may grow to this share of the time that the process has waited so far."""
 

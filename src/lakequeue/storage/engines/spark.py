@@ -1,8 +1,8 @@
 """The Spark engine, whose tables commit through Delta. It serves as a reference for the point engine.
 
 Delta checks each commit for conflicts with all commits since the loaded version. MERGE is the exception: it starts
-its own transaction on the newest version. Its fence is an application id: Delta skips the MERGE if another commit
-has already set the id's version.
+its own transaction on the newest version. A MERGE is fenced by an application id instead: Delta skips the MERGE if
+another commit has already set the id's version.
 """
 
 from __future__ import annotations

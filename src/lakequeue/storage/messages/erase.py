@@ -45,9 +45,7 @@ def erase(table: Table, message_id: str, offsets: Sequence[int], keep_from: int)
 
 
 def remove_former(table: Table, message_id: str) -> Freed:
-    """Removes old local files that have the message, but are no longer live. Returns their number and size. Raises
-    LockHeld.
-    """
+    """Removes old local files with the message that are not live. Returns number and size. Raises LockHeld."""
     if table.folder.local is None:
         return Freed()
     with table.folder.pinned() as folder:

@@ -242,7 +242,7 @@ def _newest_small(segments: list[SegmentFiles], limit: int) -> list[SegmentFiles
 
 
 def _any_small(segments: list[SegmentFiles], limit: int) -> list[SegmentFiles]:
-    """Returns the first ``TIER_SEGMENTS`` or more adjacent segments of at most ``limit`` bytes, or no segments."""
+    """Returns the first ``TIER_SEGMENTS`` or more adjacent segments of at most ``limit`` bytes each, or []."""
     for is_small, group in groupby(segments, key=lambda segment: _size(segment) <= limit):
         found: list[SegmentFiles] = []
         for segment in group:

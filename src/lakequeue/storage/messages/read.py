@@ -115,9 +115,7 @@ class LogFile:
     emptied: int
     """Number of emptied rows in the file, according to the log's statistics. See ``emptied_rows``."""
     group: str | None
-    """Message group that all messages of the file have. Empty if they have no group. None if they have several
-    groups, or if unknown.
-    """
+    """Group of all messages of the file. Empty if they have no group. None if they have several, or unknown."""
     more: tuple[LiveFile, ...] = ()
     """Further files with rows of this segment, if another program rewrote it. Each row is in one of the files."""
 
