@@ -61,9 +61,7 @@ def rewind(
 
 
 def _within_range(queue: Queue, wanted: Moment) -> tuple[datetime, bool]:
-    """Returns the instant of a rewind, and True if the user's duration reaches back too far, so that the instant
-    is the earliest instant that a rewind accepts.
-    """
+    """Returns the instant of a rewind, and True if limited to the earliest instant that a rewind accepts."""
     instant, attributes = wanted.instant(queue.clock), queue.attributes()
     earliest = queue.min_rewind_time
     reach = min(attributes["rewind_range"], attributes["message_retention_period"])

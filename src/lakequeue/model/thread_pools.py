@@ -11,10 +11,8 @@ _Result = TypeVar("_Result")
 
 
 class ThreadPool(ThreadPoolExecutor):
-    """A pool of threads. Works in the calling thread once the main thread has ended.
-
-    After that the interpreter starts no threads of pools, but other threads may still run, such as those of a
-    consumer.
+    """A pool of threads. Works in the calling thread once the main thread has ended. After that the interpreter
+    starts no threads of pools, but other threads may still run, such as those of a consumer.
     """
 
     def submit(self, call: Callable[_P, _Result], /, *args: _P.args, **named: _P.kwargs) -> Future[_Result]:

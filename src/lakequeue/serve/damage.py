@@ -24,10 +24,8 @@ def _in_thread(work: Callable[[], None]) -> None:
 
 
 class MetDamage:
-    """Remembers damaged tables, and which calls found them, for at most ``KEPT``.
-
-    Forgets the damage if the console repeats the call with success, or if a check finds no damage. ``start`` runs
-    a check in the background.
+    """Remembers damaged tables, and which calls found them, for at most ``KEPT``. Forgets the damage if the
+    console repeats the call with success, or if a check finds no damage. ``start`` runs a check in the background.
     """
 
     def __init__(self, start: Callable[[Callable[[], None]], None] = _in_thread) -> None:

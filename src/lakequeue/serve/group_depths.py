@@ -54,10 +54,8 @@ class GroupDepths:
             return sorted(shared, key=lambda queue: self._read_at(queue.key))
 
     def of(self, queue: Queue, read: bool = True) -> GroupFigures | None:
-        """Returns the figures of a queue. None if its groups were never summed, or do not stand for tenants.
-
-        With ``read``, first sums the groups again if the last sum is at least ``INTERVAL`` old and ``SHARE``
-        allows it.
+        """Returns the figures of a queue. None if its groups were never summed, or do not stand for tenants. With
+        ``read``, first sums the groups again if the last sum is at least ``INTERVAL`` old and ``SHARE`` allows it.
         """
         if not settings(queue).groups_are_tenants:
             return None

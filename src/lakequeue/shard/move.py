@@ -1,7 +1,5 @@
-"""Moves to another queue: dead letters (DLQ-2) and redrives.
-
-Messages become ``moving`` here, the target appends them, then this shard removes them. A shard has at most one
-unfinished move, which any process can complete.
+"""Moves to another queue: dead letters (DLQ-2) and redrives. Messages become ``moving`` here, the target appends
+them, then this shard removes them. A shard has at most one unfinished move, which any process can complete.
 """
 
 from __future__ import annotations

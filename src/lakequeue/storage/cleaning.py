@@ -1,7 +1,5 @@
-"""Removes unused files, old log entries, empty directories and deleted queues.
-
-Local files are removed under the table's exclusive lock, files of object stores only after days. All functions may
-run twice, or be interrupted.
+"""Removes unused files, old log entries, empty directories and deleted queues. Local files are removed under the
+table's exclusive lock, files of object stores only after days. All functions may run twice, or be interrupted.
 """
 
 from __future__ import annotations
@@ -197,10 +195,8 @@ def sweep(table: Table, retention: layout.Retention) -> Freed:
 
 
 def free(table: Table, seconds: float) -> Freed:
-    """Removes local files and log entries that were not needed in the last ``seconds`` (DUR-65).
-
-    A lease, DataFrame or view that was opened earlier may then lack files, and must be opened again. Raises
-    LockHeld.
+    """Removes local files and log entries that were not needed in the last ``seconds`` (DUR-65). A lease,
+    DataFrame or view that was opened earlier may then lack files, and must be opened again. Raises LockHeld.
     """
     with table.folder.pinned() as folder, committing(table.path, exclusive=True, patience=PATIENCE):
         table.checkpoint()

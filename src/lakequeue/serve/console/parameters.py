@@ -111,10 +111,8 @@ class Parameters:
         return Condition("message_id = ?", [self.string("id") or ""])
 
     def condition(self) -> Condition | None:
-        """Returns all filters of a page of messages as one condition, or None.
-
-        The filters are ``state``, ``text`` and ``where``; for dead letters also ``error``, ``no_error`` and
-        ``source``.
+        """Returns all filters of a page of messages as one condition, or None. The filters are ``state``, ``text``
+        and ``where``; for dead letters also ``error``, ``no_error`` and ``source``.
         """
         state, text, where = self.choice("state", "", *STORED), self.string("text"), self.string("where")
         parts, values = list[str](), list[str]()

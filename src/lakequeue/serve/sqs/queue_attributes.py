@@ -181,9 +181,7 @@ def add_permission(
 
 
 def remove_permission(policy: str | None, label: str) -> str:
-    """Removes a permission from a policy. Returns the policy as JSON; "" if no permission is left. Raises
-    InvalidParameterValue if there is no such label.
-    """
+    """Removes a permission from a policy. Returns JSON, or "" if none is left. Raises InvalidParameterValue."""
     document = _document(policy, "")
     left = [statement for statement in document["Statement"] if statement.get("Sid") != label]
     if len(left) == len(document["Statement"]):

@@ -211,9 +211,7 @@ class Tenants:
         return self._in_flight.get(group, 0) + self._taken.get(group, 0)
 
     def _place(self, group: str) -> None:
-        """Puts a group among the groups that wait for a claim to choose them, if the group has available messages,
-        is not paused, and is not at its limit.
-        """
+        """Puts a group in line for claims, if it has available messages, is not paused, and is below its limit."""
         offset, load = self._next(group), self._load(group)
         before = self._turns.pop(group, None)
         if before is not None:

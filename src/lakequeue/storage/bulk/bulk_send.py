@@ -1,7 +1,5 @@
-"""Sends many rows at once. The rows are written to files, and then each shard commits its files.
-
-Each commit sets the application id of the send. If a send is interrupted, another process can commit the rest of
-its files.
+"""Sends many rows at once. The rows are written to files, and then each shard commits its files. Each commit sets
+the application id of the send. If a send is interrupted, another process can commit the rest of its files.
 """
 
 from __future__ import annotations

@@ -13,10 +13,8 @@ from lakequeue.storage.no_links import open_lock, open_lock_in
 
 
 class FileLock:
-    """A lock on a file. Excludes other processes and other threads. A lock object is not thread-safe.
-
-    The lock ends with the process or with this object. Closing another descriptor of the file does not end the
-    lock.
+    """A lock on a file. Excludes other processes and other threads. A lock object is not thread-safe. The lock
+    ends with the process or with this object. Closing another descriptor of the file does not end the lock.
     """
 
     def __init__(self, path: str, folder: int | None = None) -> None:

@@ -167,9 +167,7 @@ class Appender:
         more_ids: Ids = MappingProxyType({}),
     ) -> Change[Callable[[], Appended]]:
         """Returns a change that appends messages. Its value is a function that returns the result after the
-        commit.
-
-        Raises QueueDoesNotExist if the log is closed.
+        commit. Raises QueueDoesNotExist if the log is closed.
         """
         place = self.place(now)
         rows = place.rows([_cells(message) for message in messages])

@@ -55,10 +55,8 @@ def has_deleted_rows(undone: Undone) -> bool:
 
 
 def log_steps(undone: Undone, barrier: Mapping[str, int]) -> Iterator[RepairStep]:
-    """Yields the steps that make the log readable.
-
-    Entries that replace unreadable entries set the application ids ``barrier``. Commits that were decided before
-    the repair then fail.
+    """Yields the steps that make the log readable. Entries that replace unreadable entries set the application ids
+    ``barrier``. Commits that were decided before the repair then fail.
     """
     log, folder = undone.log, undone.log.folder
     for version in undone.versions:
