@@ -39,6 +39,16 @@ def test_list_shows_all_queues_or_says_that_more_follow(
     assert [queue["name"] for queue in json.loads(run("list", "--json", *args.split()).stdout)] == names
 
 
+def test_the_list_says_of_how_many_queues_the_dead_letters_are(run: Run, lake: LakeQueue) -> None:
+    lake.create_queue("dead").send("a letter")
+    lake.create_queue("mails", dead_letter_queue="dead", max_receive_count=1)
+    assert "queues" not in run("list").stdout.partition("\n")[2], "only one queue has it"
+    lake.create_queue("orders", dead_letter_queue="dead", max_receive_count=1)
+    assert "1 of 2 queues" in run("list", "--prefix", "orders").stdout
+    [queue] = json.loads(run("list", "--prefix", "orders", "--json").stdout)
+    assert (queue["dead_letters"], queue["dead_letter_sources"]) == (1, 2)
+
+
 @pytest.mark.spec("BAT-1", "BAT-5")
 @pytest.mark.parametrize(("profile", "batches"), [("sqs", 3), ("lake", 1)])
 def test_lines_of_a_file_go_in_as_few_batches_as_the_profile_allows(

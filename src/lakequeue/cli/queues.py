@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
@@ -92,6 +93,8 @@ def list_(
     lake = ctx.obj.lake()
     found = lake.list_queues(prefix, limit, after)
     targets = {queue.name: arn.rpartition(":")[2] for queue in found if (arn := queue.dead_letter_queue)}
+    listed = lake.list_queues() if targets and (prefix or limit or after) else found
+    sources = Counter(arn.rpartition(":")[2] for queue in listed if (arn := queue.dead_letter_queue))
     known = {queue.name: queue for queue in found}
     known |= {queue.name: queue for queue in named(lake, set(targets.values()) - known.keys())}
     counted, failed = depths_of([*known.values()])
@@ -102,7 +105,8 @@ def list_(
     answer = [
         documents.queue(queue)
         | {"messages": stored.get(queue.name), "counts": counts.get(queue.name)}
-        | {"dead_letter_queue": targets.get(queue.name), "dead_letters": stored.get(targets.get(queue.name, ""))}
+        | {"dead_letter_queue": (dead := targets.get(queue.name)), "dead_letters": stored.get(dead or "")}
+        | {"dead_letter_sources": sources.get(dead or "")}
         | {"rate_limit": (own := settings(queue)).rate_limit, "paused": own.paused, "paused_groups": own.reasons}
         | {"pauses": documents.pauses(own)}
         for queue in found
@@ -114,7 +118,7 @@ def list_(
             each["name"],
             *((each["counts"] or {}).get(state) for state in states),
             render.age((each["counts"] or {}).get("oldest_age")),
-            *([each["dead_letters"]] if targets else []),
+            *([_letters(each, sources)] if targets else []),
             *(render.paused(queue) if name == "pauses" else each[name] for name in slowed),
         ]
         for queue, each in zip(found, answer, strict=True)
@@ -124,6 +128,12 @@ def list_(
     if found.next_after is not None:
         ctx.obj.note(f"more queues follow: --after {found.next_after}")
     ctx.obj.answer(answer, render.table(columns, rows))
+
+
+def _letters(queue: dict[str, Any], sources: Counter[str]) -> object:
+    """Returns the number of dead letters of a queue. If other queues share them, the text says so."""
+    number, sharing = queue["dead_letters"], sources[queue["dead_letter_queue"]]
+    return number if sharing < 2 or number is None else f"{number:,} of {sharing} queues"
 
 
 def show(

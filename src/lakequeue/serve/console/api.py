@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from functools import partial
@@ -97,7 +98,8 @@ class ConsoleApi:
         queues = self.depths.queues()
         found = [queue for queue in queues if text.lower() in queue.name.lower()]
         may = {queue.name: queue for queue in queues if caller.may("GetQueueAttributes", queue.name)}
-        targets = may.keys() & {documents.name_of(queue.dead_letter_queue) for queue in may.values()}
+        sources = Counter(documents.name_of(queue.dead_letter_queue) for queue in may.values())
+        targets = may.keys() & sources.keys()
         counted, down = None, down or sort == "trouble"
 
         def letters(queue: Queue) -> int | None:
@@ -137,6 +139,7 @@ class ConsoleApi:
             target = may.get(documents.name_of(queue.dead_letter_queue) or "") if queue.name in may else None
             died = letters(target) if target is not None and target.name != queue.name else None
             found = {"depths": lines.get(queue.name), "dead_letters": letters(queue), "died": died}
+            found["sharing"] = None if target is None else sources[target.name]
             return found | {"consumers": consuming.get(queue.name) if queue.name in may else None}
 
         return {

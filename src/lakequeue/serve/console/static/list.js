@@ -105,7 +105,7 @@ export function list(signal, reload, again) {
         const letters = newest.dead_letters;
         const marks = [
           newest.fifo && ["FIFO", ""],
-          newest.died ? [`${count(newest.died, "message")} in ${newest.dead_letter_queue}`, "warn"] : null,
+          newest.died ? [`${count(newest.died, "message")} in ${newest.dead_letter_queue}${newest.sharing > 1 ? `, of ${newest.sharing} queues` : ""}`, "warn"] : null,
           letters ? [count(letters, "dead letter"), "warn"] : letters === 0 && ["dead letters", ""],
           ...concerns.marks(newest.name),
         ].filter(Boolean);
