@@ -1052,7 +1052,7 @@ def test_idle_and_killed_consumers_are_listed_with_process_handlers_and_age(lake
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     report_idle(queue, "gone", child.pid, host=socket.gethostname())
-    shows(visit.row("gone").locator(".badge.warn")).to_have_text(re.compile(r"^gone, last seen \d\d:\d\d$"))
+    shows(visit.row("gone").locator(".badge.warn")).to_have_text(re.compile(r"^killed, last seen \d\d:\d\d$"))
     page.get_by_role("link", name="Workers").click()
     shows(visit.row("packer")).to_contain_text("worked")
     shows(visit.row("killed").locator(".badge.warn")).to_be_visible()

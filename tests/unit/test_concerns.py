@@ -356,7 +356,8 @@ def test_consumers_that_were_killed_are_named_with_their_last_report() -> None:
     gone = attrs.evolve(known[0], silent=[attrs.evolve(killed, ended=True)])
     [concern] = found("orders", QueueAttributes.create(), depth, [gone], (), None)
     assert concern.hint == (
-        "start its consumers, which were killed: a, process 4711 on worker-1, gone, last seen 2025-12-31 23:00:00Z"
+        "start its consumers, which were killed: "
+        "a, process 4711 on worker-1, killed, last seen 2025-12-31 23:00:00Z"
     )
 
 
@@ -392,26 +393,26 @@ def test_what_a_killed_process_holds_is_freed_and_not_looked_into() -> None:
     assert concern.consumer == "packer" and commands(concern)[0].startswith("lakequeue reschedule orders")
     gone = attrs.evolve(packer, silent=[attrs.evolve(PROCESS, ended=True)])
     [concern] = found("orders", QueueAttributes.create(), depth, [gone], (), None)
-    last = "packer, process 4711 on worker-1, gone, last seen 2026-01-01 00:00:00Z"
-    assert concern.text == f"a process that is gone has held 1 message of orders for 2h: {last}"
+    last = "packer, process 4711 on worker-1, killed, last seen 2026-01-01 00:00:00Z"
+    assert concern.text == f"a killed process has held 1 message of orders for 2h: {last}"
     assert concern.consumer == "packer" and commands(concern)[0].startswith("lakequeue reschedule orders")
     both = attrs.evolve(gone, processes=[attrs.evolve(PROCESS, pid=4712)])
     [concern] = found("orders", QueueAttributes.create(), depth, [both], (), None)
-    assert "gone" not in concern.text and commands(concern)[-1] == "kill 4712"
+    assert "killed" not in concern.text and commands(concern)[-1] == "kill 4712"
 
 
 @pytest.mark.parametrize(
     ("timeout", "seconds", "notice"),
     [(30, 1, True), (300, 1, True), (301, 1, False), (21_600, 1, False), (30, STUCK_SECONDS + 1, False)],
 )
-def test_what_a_process_that_is_gone_holds_is_named_at_once(timeout: int, seconds: int, notice: bool) -> None:
+def test_what_a_killed_process_holds_is_named_at_once(timeout: int, seconds: int, notice: bool) -> None:
     received = from_micros(NOW - seconds * MICROS)
     gone = ActiveConsumer("packer", 5, received, received, (), [attrs.evolve(PROCESS, ended=True)])
     assert not gone.is_active
     attributes = QueueAttributes.create(visibility_timeout=timeout)
     [concern] = found("orders", attributes, Depth(NOW, QueueCounts(0, 5, 0, 0, 9.0), 0), [gone], (), None)
     assert (concern.kind, concern.notice) == ("abandoned", notice)
-    assert concern.text.startswith("a process that is gone has held 5 messages of orders for ")
+    assert concern.text.startswith("a killed process has held 5 messages of orders for ")
 
 
 @pytest.mark.parametrize(("age", "runs", "count"), [(61, False, 1), (60, False, 0), (61, True, 0)])

@@ -138,6 +138,7 @@ REFUSED = {
     "body": "Must be BOOLEAN, not VARCHAR",
     "1": "Must be BOOLEAN, not INTEGER",
     "body = ": "Parser Error",
+    "body.error = 'E'": "geometry; a field of JSON is body->>'$.error'",
     "nope = 1": "There is no column nope; did you mean the text 'nope'? There are queue, region, message_id,",
     "messages.body = 'x'": "There is no column messages",
     "current_timestamp > sent_at": "There is no column current_timestamp",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sys
 import threading
 import time
@@ -25,6 +26,7 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     # otherwise Python variables would be tables
     "python_enable_replacements": "false",
 }
+_FIELD = re.compile(r"Cannot extract field '(?P<name>\w+)' from expression \"(?P<column>\w+)\"")
 _KINDS = {
     *("BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION"),
     *("OPERATOR", "PARAMETER", "TYPE"),
@@ -152,7 +154,10 @@ class Evaluator:
         except (duckdb.OutOfMemoryException, MemoryError) as error:
             raise Exhausted(_first_line(error) or "Out of memory") from None
         except duckdb.Error as error:
-            raise Refused(_first_line(error)) from None
+            reason = _first_line(error)
+            if field := _FIELD.search(reason):
+                reason += f"; a field of JSON is {field['column']}->>'$.{field['name']}'"
+            raise Refused(reason) from None
 
     def _parsed(self, text: str, values: int) -> dict[str, Any]:
         try:

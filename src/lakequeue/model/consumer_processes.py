@@ -41,7 +41,7 @@ class ConsumerProcess:
 
     def not_seen(self) -> str:
         """Returns a line with the time of the last report. Used for processes that may have been killed."""
-        return f"{self}, {'gone, last seen' if self.ended else 'not seen since'} {self.seen_at:%F %T}Z"
+        return f"{self}, {'killed, last seen' if self.ended else 'not seen since'} {self.seen_at:%F %T}Z"
 
 
 @attrs.frozen

@@ -303,7 +303,7 @@ def _stuck(
                 f"{who} has held a message for {lasts}{f', {now.counts.visible:,} wait' * blocked}",
             )
             if each.silent and not each.processes:
-                text, brief = f"{text}; {each.silent[0].not_seen()}", f"{brief}, its process is gone"
+                text, brief = f"{text}; {each.silent[0].not_seen()}", f"{brief}, its process was killed"
             steps, gone = _release(shlex.quote(name), each), None if each.processes else each.consumer
             others = [process for process in each.processes if not process.dumps]  # not `lakequeue consume`
             hint = (
@@ -320,7 +320,7 @@ def _abandoned(
 ) -> Concern:
     """Returns the concern about messages of a killed consumer. A notice if they come back within minutes."""
     messages, timeout = counted(held.in_flight, "message"), attributes.visibility_timeout
-    text = f"a process that is gone has held {messages} of {name} for {shown_duration(seconds)}"
+    text = f"a killed process has held {messages} of {name} for {shown_duration(seconds)}"
     text = f"{text}: {held.consumer}, {held.silent[0].not_seen()}"
     brief = f"{held.consumer} was killed and holds {messages}"
     hint = f"they come back by themselves once their visibility timeout ends, by default {shown_duration(timeout)}"

@@ -99,8 +99,7 @@ class ConsoleApi:
         found = [queue for queue in queues if text.lower() in queue.name.lower()]
         may = {queue.name: queue for queue in queues if caller.may("GetQueueAttributes", queue.name)}
         sources = Counter(documents.name_of(queue.dead_letter_queue) for queue in may.values())
-        targets = may.keys() & sources.keys()
-        counted, down = None, down or sort == "trouble"
+        counted, targets, down = None, may.keys() & sources.keys(), down or sort == "trouble"
 
         def letters(queue: Queue) -> int | None:
             depth = self.depths.latest(queue)
@@ -136,10 +135,9 @@ class ConsoleApi:
         consuming = self._attention.consumers()
 
         def more(queue: Queue) -> Answer:
-            target = may.get(documents.name_of(queue.dead_letter_queue) or "") if queue.name in may else None
-            died = letters(target) if target is not None and target.name != queue.name else None
+            dead = may.get(documents.name_of(queue.dead_letter_queue) or "") if queue.name in may else None
+            died = [letters(dead), sources[dead.name]] if dead is not None and dead.name != queue.name else None
             found = {"depths": lines.get(queue.name), "dead_letters": letters(queue), "died": died}
-            found["sharing"] = None if target is None else sources[target.name]
             return found | {"consumers": consuming.get(queue.name) if queue.name in may else None}
 
         return {

@@ -19,8 +19,8 @@ function place({ host, pid }) {
 }
 
 function notSeen({ seen_at: seen, ended }) {
-  const why = ended ? "Its process is gone, and did not end its run: it was killed." : "It did not end: it was killed, or cannot write to the root.";
-  return el("span", { class: "badge warn", title: `${why} Last seen ${sinceText(seen)}.` }, `${ended ? "gone, last seen" : "not seen since"} ${clockTime(seen, instant(seen).slice(0, 10) !== instant(Date.now()).slice(0, 10))}`);
+  const why = ended ? "Its process ended without ending its run: it was killed." : "It did not end: it was killed, or cannot write to the root.";
+  return el("span", { class: "badge warn", title: `${why} Last seen ${sinceText(seen)}.` }, `${ended ? "killed, last seen" : "not seen since"} ${clockTime(seen, instant(seen).slice(0, 10) !== instant(Date.now()).slice(0, 10))}`);
 }
 
 function handlers({ handlers: running, oldest_handler: oldest, seen_at: seen }) {

@@ -103,9 +103,10 @@ export function list(signal, reload, again) {
       nodes: [node],
       update(newest) {
         const letters = newest.dead_letters;
+        const [died, sources] = newest.died ?? []; // of its dead-letter queue: messages, and queues that use it
         const marks = [
           newest.fifo && ["FIFO", ""],
-          newest.died ? [`${count(newest.died, "message")} in ${newest.dead_letter_queue}${newest.sharing > 1 ? `, of ${newest.sharing} queues` : ""}`, "warn"] : null,
+          died ? [`${count(died, "message")} in ${newest.dead_letter_queue}${sources > 1 ? `, of ${sources} queues` : ""}`, "warn"] : null,
           letters ? [count(letters, "dead letter"), "warn"] : letters === 0 && ["dead letters", ""],
           ...concerns.marks(newest.name),
         ].filter(Boolean);

@@ -37,7 +37,7 @@ export function messages(name, listName, signal, reload, changed) {
     class: "code",
     placeholder: "SQL condition, such as receive_count > 2 AND body LIKE '%card%'",
     "aria-label": "SQL condition",
-    title: `Columns: ${COLUMNS}`,
+    title: `Columns: ${COLUMNS}. A field of JSON: dead_letter_reason->>'$.error' = 'ValueError'`,
     autocomplete: "off",
     autocapitalize: "off",
     spellcheck: "false",
