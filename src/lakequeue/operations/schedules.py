@@ -280,7 +280,7 @@ def _remedies(row: Schedule, kind: str) -> Iterator[Remedy]:
         changes = " ".join((f"lakequeue schedule add {name} --queue QUEUE --body BODY", *given, "--update"))
         yield Remedy(changes, "changes it, for example its queue")
         yield Remedy(f"lakequeue schedule pause {name}", "sends nothing until it is resumed")
-        yield Remedy(f"lakequeue schedule remove {name}", "keeps the messages that it sent")
+        yield Remedy(f"lakequeue schedule remove {name}", "ends it; the messages that it sent stay")
 
 
 _queue = attrgetter("queue")

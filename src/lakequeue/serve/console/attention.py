@@ -258,7 +258,7 @@ class Attention:
     def _failure(self, caller: Caller, failure: LakeQueueError | None) -> Iterator[dict[str, Any]]:
         """Yields the failure of the read of the catalog, for which ``/health`` answers 503."""
         if isinstance(failure, DamagedTable):
-            text = "The list of queues is damaged: calls fail, and no new process can open the root."
+            text = "The list of queues is damaged: no new process can open the root, and calls may fail."
             copy = root_copying(self._lake) if caller.may(ANY, None) else None
             checks = Remedy("lakequeue check", "shows what is damaged")
             repairs = Remedy("lakequeue repair --all", "shows what is lost, asks, and repairs it")
