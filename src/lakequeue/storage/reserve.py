@@ -62,7 +62,7 @@ def reserve(root: str) -> Iterator[None]:
     if local is None or space is None:
         yield
         return
-    before = os.listdir(local)
+    had_one = _has_bytes(local) or os.path.isdir(os.path.join(local, layout.RESERVE_FILES))
     if space.free_bytes < RESERVED:
         with suppress(OSError):
             os.unlink(os.path.join(local, layout.RESERVE))
@@ -71,7 +71,7 @@ def reserve(root: str) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        if layout.RESERVE in before or layout.RESERVE_FILES in before:
+        if had_one:
             take(local)
         raise
     take(local)
