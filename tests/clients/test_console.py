@@ -1055,7 +1055,7 @@ def test_idle_and_killed_consumers_are_listed_with_process_handlers_and_age(lake
     shows(visit.row("gone").locator(".badge.warn")).to_have_text(re.compile(r"^killed, last seen \d\d:\d\d$"))
     page.get_by_role("link", name="Workers").click()
     shows(visit.row("packer")).to_contain_text("worked")
-    shows(visit.row("killed").locator(".badge.warn")).to_be_visible()
+    shows(visit.row("4713 on worker-1").locator(".badge.warn")).to_be_visible()
     visit.open("#/?text=worked")
     shows(visit.row("worked").locator(".at-consumers")).to_have_text("1")
 
