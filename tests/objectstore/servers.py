@@ -87,7 +87,7 @@ def served() -> Iterator[tuple[str, object_store.Counted]]:
 
 @contextmanager
 def failing(
-    server: object_store.Counted, kind: str, path: str, times: int = 1, method: str = "PUT", late: float = 1.5
+    server: object_store.Counted, kind: str, path: str, times: int = 1, method: str = "PUT", late: float = 2.5
 ) -> Iterator[object_store.Counted]:
     """Makes the next requests to a path fail, as many as given."""
     left = times

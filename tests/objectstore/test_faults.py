@@ -54,7 +54,7 @@ CHANCES = {
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Counted]:
-    with servers.served() as (url, store), servers.found_by_variables(url, AWS_TIMEOUT="1s"):
+    with servers.served() as (url, store), servers.found_by_variables(url, **PATIENCE):
         yield store
 
 
