@@ -173,8 +173,9 @@ def test_a_function_that_raises_hands_back_and_ends_the_query(present: Queue, ch
     assert "ValueError: boom" in failure(stream_from_queue(present, handle, checkpoint, max_messages=1))
     assert (present.counts().visible, present.counts().in_flight) == (2, 0)
     stream_from_queue(present, handle, checkpoint, trigger="availableNow").awaitTermination()
-    # batch 0 had given its message back; its number is not given to another
-    assert seen == [(0, ["a"]), (1, ["a"]), (2, ["b"])]
+    # batch 0 had given its message back; its number is not given to another (the message may come last, DLQ-12)
+    assert seen[0] == (0, ["a"]) and [number for number, _ in seen] == [0, 1, 2]
+    assert sorted(bodies for _, bodies in seen[1:]) == [["a"], ["b"]]
     assert (present.counts().visible, present.counts().in_flight) == (0, 0)
 
 
