@@ -50,10 +50,10 @@ def test_a_thread_uses_queues_of_several_shards_after_the_main_thread_has_ended(
 @contextmanager
 def last_commit(queue: Queue, sends: int) -> Iterator[GroupCommit[Any, Any]]:
     """As after a commit of several sends that took so long that a wait for others does not end."""
-    sender = shard_of(queue).sender
+    group = shard_of(queue).sender._group
     queue.send("first")
-    sender._last = sends, 1_000.0
-    yield sender._group
+    group._last = sends, 1_000.0
+    yield group
 
 
 def threads_that_shared_a_commit_share_the_next(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Generic, TypeVar
@@ -63,6 +64,8 @@ class GroupCommit(Generic[Request, Answer]):
         self._mutex = threading.Condition(threading.Lock())
         self._leading = threading.Lock()
         self._pending: list[Item[Request, Answer]] = []
+        self._last = (1, 0.0)
+        """Number of requests in the last batch, and the seconds that the batch took."""
 
     @property
     def busy(self) -> bool:
@@ -79,10 +82,11 @@ class GroupCommit(Generic[Request, Answer]):
             self._mutex.notify()
         return item
 
-    def await_requests(self, number: int, timeout: float) -> None:
-        """Waits until this number of requests waits for the next batch, at most ``timeout`` seconds."""
+    def gather(self, share: float) -> None:
+        """Waits until as many requests wait as the last batch had, at most for this share of that batch's time."""
+        number, took = self._last
         with self._mutex:
-            self._mutex.wait_for(lambda: len(self._pending) >= number, timeout)
+            self._mutex.wait_for(lambda: len(self._pending) >= number, took * share)
 
     def run(self) -> list[Item[Request, Answer]]:
         """Runs the waiting requests as one batch, even while another batch runs. Returns the answered requests."""
@@ -126,11 +130,13 @@ class GroupCommit(Generic[Request, Answer]):
     def _answer(self, batch: Sequence[Item[Request, Answer]]) -> None:
         # an interrupt is meant for this caller only; for the others the outcome is unknown
         answers: Sequence[Answer | BaseException] = [_interrupted()] * len(batch)
+        began = time.monotonic()
         try:
             answers = self._run([item.request for item in batch])
         except Exception as error:
             answers = [error] * len(batch)
         finally:
+            self._last = len(batch), time.monotonic() - began
             for item, answer in zip(batch, answers, strict=True):
                 item.finish(answer)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -47,8 +46,6 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         self._appender: Appender | None = None
         self._combines = False
         """True if, on an object store, other processes may commit this process's last staged send."""
-        self._last = (1, 0.0)
-        """Number of sends in the last commit, and the seconds that the commit took."""
         self._merging = threading.Lock()
         self._compared: object = None
         """Lineage of the log when the log's end was last compared with the ledger."""
@@ -118,20 +115,13 @@ class ShardSender(ShardTable[ShardSend, Sent]):
     @contextmanager
     def _in_turn(self) -> Iterator[None]:
         with super()._in_turn():
-            appender, (number, took) = self._appender, self._last
+            appender = self._appender
             # Without this wait, threads in a loop form two groups that take turns, each with half of the rate.
             if appender is not None and not appender.stages:
-                self._group.await_requests(number, took * GATHER)
+                self._group.gather(GATHER)
             yield
 
     def _run(self, sends: Sequence[ShardSend]) -> list[Sent | BaseException]:
-        began = time.monotonic()
-        try:
-            return self._send_all(sends)
-        finally:
-            self._last = len(sends), time.monotonic() - began
-
-    def _send_all(self, sends: Sequence[ShardSend]) -> list[Sent | BaseException]:
         batch = SendBatch(sends)
         # on FIFO queues the group determines the shard
         home = None if sends[0].attributes.fifo else self._shared.sends
