@@ -1140,6 +1140,43 @@ def test_what_needs_attention_has_its_cure_next_to_it(lake: LakeQueue, visiting:
     assert lake.queue("cured").receive()[0].body == "b"
 
 
+def test_what_needs_attention_changes_under_no_press_and_takes_no_focus(lake: LakeQueue, visit: Visit):
+    for name in "pressed", "left":
+        lake.create_queue(name).send("a")
+        lake.queue(name).pause("late")
+    page, asked = visit.page, list[Any]()
+
+    def changed(route: Route) -> None:
+        asked.append(route)
+        told = route.fetch().json()
+        told["concerns"] = [each for each in told["concerns"] if each["queue"] in ("pressed", "left")]
+        for each in told["concerns"]:
+            each["text"] += f" {len(asked)}" if each["queue"] == "pressed" else ""
+        route.fulfill(json=told)
+
+    def refresh() -> None:
+        with page.expect_response("**/api/queues?**"):  # which is asked for after what needs attention is drawn
+            page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+
+    page.route("**/api/attention*", changed)
+    visit.open("#/?text=pressed")
+    pressed, left = (
+        page.locator(".attention .lines > li", has_text=f"{name}: paused") for name in ("pressed", "left")
+    )
+    left.locator("summary").focus()
+    text = pressed.locator("details li").first.text_content()
+    refresh()
+    shows(pressed.locator("details li").first).not_to_have_text(text)
+    shows(left.locator("summary")).to_be_focused()
+    pressed.get_by_role("button", name="Resume").hover()
+    page.mouse.down()
+    refresh()
+    page.mouse.up()
+    shows(pressed).to_have_count(0)
+    assert lake.queue("pressed").receive()[0].body == "a"
+    lake.queue("left").resume()
+
+
 def test_the_error_of_a_damaged_queue_says_how_to_repair_it(lake: LakeQueue, visit: Visit):
     queue = LakeQueue(lake.root).create_queue("torn")
     queue.send("a")

@@ -5,7 +5,7 @@ import { keepLonger } from "./queues.js";
 import { lettersHash, queueHash } from "./address.js";
 import { get, post, queuePath } from "./api.js";
 import { runs } from "./consumers.js";
-import { ago, copied, count, el, number, setCommands, setText, show, size, toast } from "./dom.js";
+import { ago, copied, count, el, number, Rows, setCommands, setText, show, size, toast } from "./dom.js";
 
 const INTERVAL = 15_000;
 const SHOWN = 8; // queues, until the user asks for all
@@ -106,7 +106,12 @@ export function attention(signal, reload, only = null) {
   let all = false;
   let found = { root: [], concerns: [], total: 0 };
   let readAt = -Infinity;
-  let drawn = "";
+  // What stays the same stays in its place, with its focus and selections; a line that changes is made anew.
+  const parts = new Rows(items, ({ key }) => key, ({ tag, properties, make }) => {
+    const part = el(tag, properties);
+    const rows = new Rows(part, (item) => JSON.stringify(item), (item) => ({ nodes: [make(item)], update() {} }));
+    return { nodes: [part], update: ({ list }) => rows.show(list) };
+  });
 
   function again() {
     readAt = -Infinity;
@@ -146,15 +151,20 @@ export function attention(signal, reload, only = null) {
     const unread = only === null && list.some(({ kind }) => kind === "unread" || kind === "waiting") ? [" · ", el("a", { href: "#/workers" }, "Workers"), " · ", el("a", { href: `runbooks/${KINDS.unread[2]}` }, "what to do")] : null;
     const whole = list.map((concern) => el("li", {}, concern.text, cureOf(concern, KINDS[concern.kind][2])));
     const unfolded = wide && list.some(({ may = [] }) => !may.length); // the buttons of the page do as much
-    const help = el("details", { open: folded.get(queue) ?? unfolded, toggle: ({ target }) => folded.set(queue, target.open) }, el("summary", {}, "Commands"), el("ul", {}, whole));
+    const help = el("details", { open: folded.get(queue) ?? unfolded }, el("summary", { click: () => folded.set(queue, !help.open) }, "Commands"), el("ul", {}, whole));
     const of = list.every(({ kind }) => kind.startsWith("schedule")) ? ["Schedules", "#/schedules"] : [queue, queueHash(queue)]; // its queue may be gone
     return el("li", {}, el("p", {}, only === null ? [el("a", { class: "named-queue", href: of[1] }, of[0]), ": "] : null, causes, held, unread, buttons(queue, list)), help);
   }
 
+  function ofRoot([disk, degree, list]) {
+    return el("div", { class: `root ${degree}` }, el("h3", {}, disk), el("ul", {}, list.map((each) => el("li", {}, each.text, each.details?.map((detail) => ` ${detail}`), cureOf(each, each.runbook)))));
+  }
+
+  function more(queues) {
+    return el("button", { type: "button", class: "small", click: () => ((all = true), draw()) }, `Show all ${queues} queues`);
+  }
+
   function draw() {
-    const state = JSON.stringify([found, all]);
-    if (state === drawn) return; // so that a selection stays
-    drawn = state;
     const queues = new Map();
     for (const each of found.concerns) queues.set(each.queue, [...(queues.get(each.queue) ?? []), each]);
     const bad = found.concerns.filter((each) => KINDS[each.kind][0] === "bad").length + (found.root.length ? [found.failing, found.low].filter(Boolean).length : 0);
@@ -163,14 +173,15 @@ export function attention(signal, reload, only = null) {
     const counted = [bad && `${number(bad)} urgent`, others && count(others, "warning"), notices && count(notices, "notice")].filter(Boolean).join(", ");
     setText(heading, counted ? `Needs attention: ${counted}` : "Nothing needs attention");
     const disk = found.failing ? "The root cannot be read" : found.full ? "The disk is full" : found.low ? "The disk is nearly full" : "Storage";
-    const storage = found.root.length ? [el("div", { class: `root ${found.failing || found.full ? "full" : found.low ? "low" : ""}` }, el("h3", {}, disk), el("ul", {}, found.root.map((each) => el("li", {}, each.text, each.details?.map((detail) => ` ${detail}`), cureOf(each, each.runbook)))))] : [];
+    const degree = found.failing || found.full ? "full" : found.low ? "low" : "";
+    const storage = { key: "storage", tag: "div", make: ofRoot, list: found.root.length ? [[disk, degree, found.root]] : [] };
     const some = all ? [...queues] : [...queues].slice(0, SHOWN);
-    const more = el("button", { type: "button", class: "small", click: () => ((all = true), draw()) }, `Show all ${queues.size} queues`);
     const quiet = ([, list]) => list.every((each) => each.notice);
-    const lines = (chosen) => (chosen.length ? [el("ul", { class: "lines" }, chosen.map(line))] : []);
-    const [warned, noted] = [lines(some.filter((each) => !quiet(each))), lines(some.filter(quiet))];
-    const left = some.length < queues.size ? [el("p", {}, more)] : [];
-    items.replaceChildren(...(found.urgent ? [...storage, ...warned] : [...warned, ...storage]), ...noted, ...left);
+    const lines = (key, list) => ({ key, tag: "ul", properties: { class: "lines" }, make: line, list });
+    const [warned, noted] = [lines("warned", some.filter((each) => !quiet(each))), lines("noted", some.filter(quiet))];
+    const left = { key: "left", tag: "p", make: more, list: some.length < queues.size ? [queues.size] : [] };
+    const shown = found.urgent ? [storage, warned, noted, left] : [warned, storage, noted, left];
+    parts.show(shown.filter(({ list }) => list.length));
     const unlisted = found.total - found.concerns.length;
     const unseen = only === null && !counted ? "Damage of files shows once a call meets it: `lakequeue check` reads all files." : "";
     setCommands(fine, unlisted > 0 ? `${unlisted} more: \`lakequeue doctor\` lists all.` : unseen);
@@ -191,7 +202,7 @@ export function attention(signal, reload, only = null) {
       const newest = await get("attention", only === null ? {} : { queue: only }, signal);
       if (turn !== readAt) return found; // something was changed meanwhile
       found = newest;
-      draw();
+      if (!items.matches(":active")) draw(); // else a button that is pressed would be gone before its click
       return found;
     },
   };
