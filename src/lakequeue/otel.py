@@ -118,15 +118,24 @@ class _ConsumerObserver:
             yield
 
     def handled(self, message: Message, seconds: float, outcome: Outcome, error: BaseException | None) -> None:
-        attributes, span = dict(self._common), trace.get_current_span()
-        if outcome is not Outcome.SUCCESS:
-            attributes["error.type"] = outcome.value if error is None else type(error).__qualname__
-            span.set_attribute("error.type", attributes["error.type"])
-            span.set_status(trace.StatusCode.ERROR, None if error is None else str(error))
-            if error is not None:
-                span.record_exception(error)
+        if outcome is Outcome.SUCCESS:
+            self._ended("handled", seconds, self._common)
+        else:
+            self._error("failed", seconds, outcome, error)
+
+    def halved(self, message: Message, seconds: float, error: BaseException | None) -> None:
+        self._error("halved", seconds, Outcome.FAILED, error)
+
+    def _error(self, name: str, seconds: float, outcome: Outcome, error: BaseException | None) -> None:
+        kind, span = outcome.value if error is None else type(error).__qualname__, trace.get_current_span()
+        span.set_attribute("error.type", kind)
+        span.set_status(trace.StatusCode.ERROR, None if error is None else str(error))
+        if error is not None:
+            span.record_exception(error)
+        self._ended(name, seconds, {**self._common, "error.type": kind})
+
+    def _ended(self, name: str, seconds: float, attributes: Mapping[str, Any]) -> None:
         self._instruments.seconds["handler"].record(seconds, attributes)
-        name = "handled" if outcome is Outcome.SUCCESS else "failed"
         self._instruments.counters[name].add(1, attributes)
 
     def extended(self, count: int) -> None:

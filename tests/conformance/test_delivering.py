@@ -453,7 +453,7 @@ def test_an_error_of_the_handler_leaves_all_messages_in_the_queue(place: Place):
     running = consumer(place, handle)
     running.run()
     assert (place.stored(), place.waiting()) == ([], [1, 2])
-    assert running.failed == 2
+    assert (running.handled, running.failed, running.halved) == (0, 0, 2)
 
 
 def with_letters(place: Place, fifo: bool, max_receive_count: int) -> tuple[Queue, Queue]:
@@ -482,19 +482,26 @@ def test_a_batch_is_halved_until_the_bad_message_is_alone(
         return [{"id": "bad" if each.body == "13" else int(each.body)} for each in messages]
 
     write_deltalake(place.table, pa.table({"id": pa.array([], pa.int64())}))
-    Consumer(queue, handle, batch=100, concurrency=1, renewal=NoRenewal()).run(until_empty=True)
+    running = Consumer(queue, handle, batch=100, concurrency=1, renewal=NoRenewal())
+    running.run(until_empty=True)
     assert place.stored() == [number for number in range(20) if number != 13]
     [letter] = dead.receive(10)
     assert letter.body == "13"
     assert letter.dead_letter_reason is not None and "column id" in letter.dead_letter_reason.text
-    [logged] = [line for line in caplog.messages if letter.message_id in line]
-    assert "refuses the rows" in logged and "column id" in logged
+    [*halves, logged] = [line for line in caplog.messages if "refuses the rows" in line]
+    assert letter.message_id in logged and all("column id" in line for line in caplog.messages)
+    assert halves[0].startswith(
+        f"{queue.name}: the table refuses the rows of a batch of 20 messages for {place.table}"
+    )
     assert len(calls) < 16
+    assert (running.handled, running.failed) == (19, 1) and running.halved == sum(calls) - 20
 
 
 @pytest.mark.spec("TAB-29", "DLQ-12")
 @pytest.mark.parametrize("fifo", [False, True])
-def test_a_batch_whose_handler_raises_comes_again_in_halves(place: Place, fifo: bool):
+def test_a_batch_whose_handler_raises_comes_again_in_halves(
+    place: Place, fifo: bool, caplog: pytest.LogCaptureFixture
+):
     queue, dead = with_letters(place, fifo, max_receive_count=3)
     calls: list[int] = []
 
@@ -504,12 +511,19 @@ def test_a_batch_whose_handler_raises_comes_again_in_halves(place: Place, fifo: 
             raise ValueError("no 13")
         return [{"id": int(each.body)} for each in messages]
 
-    Consumer(queue, handle, batch=100, concurrency=1, renewal=NoRenewal()).run(until_empty=True)
+    running = Consumer(queue, handle, batch=100, concurrency=1, renewal=NoRenewal())
+    running.run(until_empty=True)
     assert place.stored() == [number for number in range(20) if number != 13]
     [letter] = dead.receive(10)
     assert letter.body == "13"
     assert letter.dead_letter_reason is not None and letter.dead_letter_reason.text == "no 13"
     assert len(calls) < 16
+    assert (running.handled, running.failed) == (19, 1) and running.halved > 20
+    stacks = [bool(record.exc_info) for record in caplog.records]
+    assert stacks[0] and not any(stacks[1:-1]) and stacks[-1] and len(stacks) > 3
+    first, *halves, last = caplog.messages
+    assert f"a batch of 20 messages for {place.table}" in first and letter.message_id in last
+    assert all(line.endswith("ValueError: no 13") for line in halves)
 
 
 @pytest.mark.spec("TAB-29", "DLQ-12")

@@ -42,6 +42,10 @@ class Group:
 def one(message): ...
 def rows(messages, context):
     return [{"id": int(message.body)} for message in messages]
+def few(messages, context):
+    if len(messages) > 1:
+        raise MemoryError
+    return rows(messages, context)
 def text(messages, context):
     return "3 rows"
 def texts(messages, context):
@@ -208,6 +212,19 @@ def test_the_command_can_end_with_an_error_if_a_handler_failed(queue: Queue, run
     assert run(*arguments, "--fail-on-error").exit_code == run(*arguments).exit_code == 0
 
 
+def test_a_batch_of_a_delivery_that_only_fails_as_a_whole_counts_as_halved_and_is_an_error_on_request(
+    queue: Queue, run: Any, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    caplog.set_level("INFO")
+    queue.set_attributes(table=str(tmp_path / "table"))
+    arguments = ("orders", "application:few", "--until-empty", "--batch", "10")
+    for more, code in ((), 0), (("--fail-on-error",), 1):
+        queue.send_batch([SendEntry("1"), SendEntry("2")])
+        assert run(*arguments, *more).exit_code == code
+        said = "2 handled, 0 failed, 2 of failed batches handled again in halves"
+        assert caplog.messages[-1] == f"consumed orders, it is empty: {said}"
+
+
 def test_until_empty_ends_with_an_error_while_failed_messages_wait_for_their_retry(
     queue: Queue, run: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -297,7 +314,7 @@ def test_a_handler_that_returns_no_rows_for_a_delivery_is_named_with_the_message
 ) -> None:
     record = logged(queue, run, caplog, f"application:{handler}")
     text, returned = record.getMessage(), kind.partition(" ")[0]
-    assert f"the handler returned a {returned}, message {record.message_id}: rows must be" in text
+    assert f"the handler returned a {returned} for message {record.message_id}: rows must be" in text
     assert text.endswith(f", not {kind}")
     assert record.receive_count == 1
 

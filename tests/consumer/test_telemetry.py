@@ -183,10 +183,11 @@ def test_a_delivery_marks_the_span_of_each_message_that_failed(
         queue.delete_batch(queue.receive(10))
         refused = (StatusCode.ERROR, RowsRefused.__name__, ["exception"])
         # the halves of a refused batch are handled again, in spans of their own
-        assert spans_after("good", "refused") == [good, good, good, refused]
+        assert spans_after("good", "refused") == [refused, refused, good, refused]
     assert inside == [True] * 5
     assert telemetry.total("lakequeue.consumer.handled") == 3
-    assert telemetry.total("lakequeue.consumer.failed") == 4
+    assert telemetry.total("lakequeue.consumer.failed") == 2  # alone
+    assert telemetry.total("lakequeue.consumer.halved") == 4
 
 
 @pytest.mark.spec("SND-15")
@@ -285,6 +286,7 @@ def test_the_metrics_of_prometheus(harness: Harness) -> None:
         "failed_total": 2,
         'errors_total{error="LeaseLost",queue="orders"}': 1,
         'errors_total{error="Outcome.FAILED",queue="orders"}': 1,
+        "halved_total": 0,
         "extended_total": 1,
         "lost_total": 1,
         "handler_seconds_count": 3,

@@ -135,14 +135,20 @@ def consume(
     ended = until_empty and not stopping.signals
     waiting = "; ".join(_left(consumed, consumer)) if ended else ""
     why = "stopped" if stopping.signals else waiting or ("it is empty" if len(names) == 1 else "they are empty")
-    counted = f"{consumer.handled:,} handled, {consumer.failed:,} failed"
-    if consumer.unended:
-        counted += f", {consumer.unended:,} did not end in time, {consumer.handed_back:,} of them handed back"
-    logging.getLogger("lakequeue").info("consumed %s, %s: %s", name, why, counted)
+    logging.getLogger("lakequeue").info("consumed %s, %s: %s", name, why, _counted(consumer))
     if len(stopping.signals) > 1:
         raise typer.Exit(128 + stopping.signals[-1])
-    if waiting or (fail_on_error and consumer.failed):
+    if waiting or (fail_on_error and (consumer.failed or consumer.halved)):
         raise typer.Exit(REFUSED)
+
+
+def _counted(consumer: Consumer) -> str:
+    text = f"{consumer.handled:,} handled, {consumer.failed:,} failed"
+    if consumer.halved:
+        text += f", {consumer.halved:,} of failed batches handled again in halves"
+    if consumer.unended:
+        text += f", {consumer.unended:,} did not end in time, {consumer.handed_back:,} of them handed back"
+    return text
 
 
 def _weights(given: str) -> list[int]:

@@ -273,8 +273,15 @@ class Consumer:
 
     @property
     def failed(self) -> int:
-        """Number of messages of the current or last run whose handlers failed."""
+        """Number of messages of the current or last run whose handlers failed. A message of a failed batch for a
+        delivery table counts once it fails alone.
+        """
         return sum(loop.failed for loop in self._loops)
+
+    @property
+    def halved(self) -> int:
+        """Number of messages of failed batches that were handled again in halves, in the current or last run."""
+        return sum(loop.halved for loop in self._loops)
 
     @property
     def unended(self) -> int:

@@ -22,7 +22,7 @@ from lakequeue.consumer.observers import Observer, handling
 from lakequeue.consumer.options import ConsumerOptions
 from lakequeue.consumer.run_loop import BETWEEN_RECEIVES, RunLoop
 from lakequeue.consumer.shared_hands import Controls
-from lakequeue.entry_verbs import claim_delivery, wait_for_more
+from lakequeue.entry_verbs import claim_delivery, settings, wait_for_more
 from lakequeue.errors import (
     LeaseLost,
     OverLimit,
@@ -42,8 +42,10 @@ if TYPE_CHECKING:
 _LONGEST_WAIT = 20 * MICROS
 _log = logging.getLogger("lakequeue")
 
-_Ends = dict[str, tuple[Outcome, BaseException | None]]
-"""Outcome and error of each message, by receipt handle. The error is None if there was no error."""
+_Ends = dict[str, tuple[Outcome | None, BaseException | None]]
+"""Outcome and error of each message, by receipt handle. The outcome is None if the message failed in a batch, and
+is handled again in a half of the batch. The error is None if there was no error.
+"""
 
 
 @attrs.define(eq=False)
@@ -178,7 +180,7 @@ class DeliveryLoop(RunLoop):
                 if outcome is Outcome.SUCCESS:
                     done[context.message.receipt_handle] = context
                 else:
-                    self._fails(batch, context.message, raised, ends)
+                    self._fails(batch, context.message, raised, ends, alone=raised is None or len(left) == 1)
             handles = [context.message.receipt_handle for context in contexts]
             # no reason: an earlier message of the group failed
             failed = {each: self._reason(raised) if each in ends else None for each in handles if each not in done}
@@ -202,13 +204,23 @@ class DeliveryLoop(RunLoop):
             half = len(done) // 2
             parts = delivering.anew([receipts[:half], receipts[half:]] if half else None)
             if parts is not None:  # the rows did not arrive
-                if half:
-                    return zip(parts, (done[:half], done[half:]), strict=True)
-                message = done[0].message
+                messages = [each.message for each in done]
                 refused = isinstance(error, RowsRefused)
-                what = "the table refuses the rows" if refused else f"the handler returned a {type(rows).__name__}"
-                where = f"{self.queue.name}: {what}, message {message.message_id}"
-                _log.error("%s: %s", where, error, extra=self._fields([message]))
+                what = (
+                    "the table refuses the rows of"
+                    if refused
+                    else f"the handler returned a {type(rows).__name__} for"
+                )
+                whose = (
+                    f"{self._batch_of(messages)}, tried again in halves"
+                    if half
+                    else f"message {messages[0].message_id}"
+                )
+                _log.error("%s: %s %s: %s", self.queue.name, what, whose, error, extra=self._fields(messages))
+                if half:
+                    ends.update(dict.fromkeys(receipts, (None, error)))
+                    return zip(parts, (done[:half], done[half:]), strict=True)
+                [message] = messages
                 parts[0].release_failed({receipts[0]: self._reason(error)})
                 self._fails(batch, message, error, ends)
                 return None
@@ -228,8 +240,7 @@ class DeliveryLoop(RunLoop):
             return rows, [checked_outcome(each) for each in results_of(found, len(messages))], None
         except BaseException as error:
             if isinstance(error, Exception):
-                fields = self._fields(messages)
-                _log.error("%s: the handler of a batch failed", self.queue.name, exc_info=error, extra=fields)
+                self._log_failure(messages, error)
             else:
                 self.fail(error)
             return None, [Outcome.FAILED] * len(messages), error
@@ -242,8 +253,12 @@ class DeliveryLoop(RunLoop):
         def report(message: Message) -> None:
             if message.receipt_handle in ends:
                 took = (self._now() - began) / MICROS
+                outcome, error = ends[message.receipt_handle]
                 for observer in self._observers:
-                    observer.handled(message, took, *ends[message.receipt_handle])
+                    if outcome is None:
+                        observer.halved(message, took, error)
+                    else:
+                        observer.handled(message, took, outcome, error)
 
         try:
             with ExitStack() as spans:
@@ -252,16 +267,37 @@ class DeliveryLoop(RunLoop):
                     spans.callback(report, context.message)
                 yield ends
         finally:
-            done = sum(outcome is Outcome.SUCCESS for outcome, _ in ends.values())
+            outcomes = [outcome for outcome, _ in ends.values()]
             with self._counting:
-                self.handled += done
-                self.failed += len(ends) - done
+                self.handled += outcomes.count(Outcome.SUCCESS)
+                self.failed += outcomes.count(Outcome.FAILED)
+                self.halved += outcomes.count(None)
 
-    def _fails(self, batch: _Batch, message: Message, error: BaseException | None, ends: _Ends) -> None:
+    def _fails(
+        self, batch: _Batch, message: Message, error: BaseException | None, ends: _Ends, alone: bool = True
+    ) -> None:
         """Records that a message failed. This batch then delivers no later message of the same FIFO group."""
-        ends[message.receipt_handle] = (Outcome.FAILED, error)
+        ends[message.receipt_handle] = (Outcome.FAILED if alone else None, error)
         if self.queue.fifo:
             batch.broken.add(message.group_id)
+
+    def _log_failure(self, messages: Sequence[Message], error: Exception) -> None:
+        """Logs an error of the handler. The log has the stack of a batch's first failure, and of a message that
+        failed alone, but not of the halves in between.
+        """
+        queue, fields = self.queue.name, self._fields(messages)
+        if len(messages) == 1:
+            where = f"{queue}: the handler failed with message {messages[0].message_id}"
+            _log.error("%s", where, exc_info=error, extra=fields)
+        elif all(message.receive_count > 1 for message in messages):
+            what = f"{queue}: the handler failed again, with {self._batch_of(messages)}"
+            _log.error("%s: %s: %s", what, type(error).__name__, error, extra=fields)
+        else:
+            what = f"{queue}: the handler failed with {self._batch_of(messages)}, tried again in halves"
+            _log.error("%s", what, exc_info=error, extra=fields)
+
+    def _batch_of(self, messages: Sequence[Message]) -> str:
+        return f"a batch of {len(messages):,} messages for {settings(self.queue).table}"
 
     def _fields(self, messages: Sequence[Message]) -> dict[str, Any]:
         first = {"message_id": messages[0].message_id, "receive_count": messages[0].receive_count}

@@ -15,6 +15,7 @@ COUNTERS = {
     "received": "Messages received.",
     "handled": "Messages whose handler succeeded.",
     "failed": "Messages whose handler failed.",
+    "halved": "Messages of failed batches for a delivery table, which are handled again in halves.",
     "extended": "Extensions of receipts.",
     "lost": "Receipts lost while their message was active.",
 }
@@ -41,12 +42,17 @@ class Observer(Protocol):
     def handled(self, message: Message, seconds: float, outcome: Outcome, error: BaseException | None) -> None:
         """Called when a handler has ended, inside the block of ``handling``.
 
-        With a delivery table, called after the append. If the table refuses the rows of a batch, not called for
-        the messages that are then handled again.
+        With a delivery table, called after the append.
 
         Args:
             seconds: duration of the call, and of the append of its rows, by the queue's clock.
             error: the error of the handler, or the error with which the table refused the rows, or None.
+        """
+        ...
+
+    def halved(self, message: Message, seconds: float, error: BaseException | None) -> None:
+        """Called in place of ``handled`` if a batch for a delivery table failed, and its halves are handled again.
+        Which of the messages is the cause is unknown.
         """
         ...
 

@@ -100,6 +100,10 @@ class _Counts:
         if outcome is not Outcome.SUCCESS:
             self._errors.labels(self._queue, "Outcome.FAILED" if error is None else type(error).__name__).inc()
 
+    def halved(self, message: Message, seconds: float, error: BaseException | None) -> None:
+        self._seconds["handler"].observe(seconds)
+        self._counters["halved"].inc()
+
     def extended(self, count: int) -> None:
         self._counters["extended"].inc(count)
 

@@ -33,6 +33,7 @@ class RunLoop(ABC):
         woken: ends the waits of ``run``. Set with ``interrupt``, and when there may be messages.
         unended: number of messages whose handlers had not ended when the run ended.
         handed_back: number of ``unended`` messages that were made visible.
+        halved: number of messages of failed batches that were handled again in halves.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class RunLoop(ABC):
         self._fatal = fatal
         self._error: BaseException | None = None
         self._failures = 0
-        self.unended = self.handed_back = 0
+        self.unended = self.handed_back = self.halved = 0
         self.interrupt, self.woken = Interrupt(), Interrupt()
         self.outages = OutageMonitor(options.outage, queue.name, self._clock, self.interrupt.set)
 

@@ -241,7 +241,7 @@ function detail(name, listName, first, signal, actions) {
     first.source_queue === null ? null : pair("Source queue", queueLink(first.source_queue)),
     pair("Length", count(first.length, "character")),
     first.dead_letter_reason === null ? null : pair("Reason", el("dd", { class: "failure" }, failure(first.dead_letter_reason))),
-    first.attempts.length === 0 ? null : pair("Failed attempts", el("dd", { class: "failure" }, attempts(first.attempts, first.dead_letter_reason)), el("dd", { class: "quiet" }, "The last 10, each up to 1 KiB. The log of the consumer has the stack trace, at this time, with this message id.")),
+    first.attempts.length === 0 ? null : pair("Failed attempts", el("dd", { class: "failure" }, attempts(first.attempts, first.dead_letter_reason)), el("dd", { class: "quiet" }, "The last 10, each up to 1 KiB. The log of the consumer has the stack trace of the last one at its time, with this message id. Earlier ones may be of a whole batch for a delivery table.")),
   );
   draw();
   return {
