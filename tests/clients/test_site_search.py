@@ -24,12 +24,14 @@ PLATFORMS = "operation/platforms"
 SYMPTOMS = "operation/troubleshooting"
 STORAGE = "operation/storage"
 FAN_IN = "guides/recipes/#run-complete-wait-until-all-is-done-fan-in"
+RETURNS = "guides/consumers/#acknowledge-ack-or-retry-what-a-handler-returns"
+COLUMNS = "new-columns-and-the-schema-of-the-table"
 FIRST = {
     "stuck consumer": f"{SYMPTOMS}/#stuck-consumer-a-handler-hangs",
     "poison message": f"{SYMPTOMS}/#poison-message-delivered-again-and-again",
     "queue grows": f"{SYMPTOMS}/#a-queue-grows",
-    "consumer died": f"{SYMPTOMS}/#consumer-died-crashed-killed-or-out-of-memory",
-    "out of memory": f"{SYMPTOMS}/#consumer-died-crashed-killed-or-out-of-memory",
+    "consumer died": f"{SYMPTOMS}/#consumer-died-crashed-killed-or-out-of-memory-oom",
+    "out of memory": f"{SYMPTOMS}/#consumer-died-crashed-killed-or-out-of-memory-oom",
     "duplicate messages": f"{SYMPTOMS}/#duplicate-messages-delivered-twice",
     "nothing is received": f"{SYMPTOMS}/#nothing-is-received-no-messages",
     "paused queue": f"{SYMPTOMS}/#paused-queue",
@@ -97,13 +99,25 @@ FIRST = {
     "batch": "guides/consumers/#batches",
     "structured streaming": "guides/streams/#structured-streaming-and-foreachbatch",
     "foreachBatch": "guides/streams/#structured-streaming-and-foreachbatch",
-    "nack": "guides/consumers/#what-a-handler-returns",
-    "requeue": "guides/consumers/#what-a-handler-returns",
-    "pydantic": "guides/consumers/#what-a-handler-returns",
+    **dict.fromkeys(("nack", "requeue", "pydantic", "ack", "acknowledge"), RETURNS),
     "how many workers": "guides/running-consumers/#scaling-consumers-how-many-workers",
     "fan in": FAN_IN,
     "run complete": FAN_IN,
     "wait until all done": FAN_IN,
+    "delivery table": "guides/tables/",
+    "schema": f"guides/tables/#{COLUMNS}",
+    "new column": f"guides/tables/#{COLUMNS}",
+    "dlq": "guides/dead-letters/",
+    "stack trace": "guides/dead-letters/#stack-traces",
+    "checkpoint": "guides/streams/#checkpoints-and-what-is-sent-or-handled-twice",
+    "logs": "operation/logging/",
+    "ReadWritePaths": "operation/deploying/#with-systemd-readwritepaths-for-a-table-elsewhere",
+    "doctor": f"{SYMPTOMS}/#what-needs-attention-lakequeue-doctor",
+    "OOM": f"{SYMPTOMS}/#consumer-died-crashed-killed-or-out-of-memory-oom",
+    "reprocess": "guides/rewind/",
+    "iceberg": f"{LIMITS}/#message-size-retention-order",
+    "lakequeue consume": "guides/running-consumers/",
+    "lakequeue redrive": "guides/dead-letters/#redrive-send-them-back",
 }
 """The first result of each search: a page, or a page and its section that is listed first."""
 
