@@ -17,6 +17,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from conformance.typed_handlers import DELIVERING
 from lakequeue import Consumer, LakeQueue, NoRenewal, Outcome, Queue, RedrivePolicy
+from lakequeue.entry_verbs import doctor
 from lakequeue.errors import (
     InvalidOptions,
     InvalidParameterValue,
@@ -205,6 +206,15 @@ def test_a_table_that_is_gone_or_another_decides_nothing(place: Place, gone: boo
     place.send(3)
     assert place.waiting() == [3]
     assert place.stored() == ([] if gone else [7])
+    [concern] = [each for each in doctor(place.lake).concerns if each.kind == "undecided"]
+    assert f"into {place.table}, which {'does not exist' if gone else 'is another table'}" in concern.text
+    [_, again, delivered, renewal] = [step.command for step in concern.steps]
+    assert (again, delivered) == ("lakequeue decide orders --again", "lakequeue decide orders --delivered")
+    assert place.queue.decide(delivered=False) == 1
+    assert renewal == "lakequeue repair orders --new-delivery-id"
+    place.lake.repair("orders", apply=True, new_delivery_id=True)
+    place.lease().append([{"id": 2}])
+    assert 2 in place.stored()
 
 
 @pytest.mark.spec("TAB-26")

@@ -22,6 +22,7 @@ from lakequeue.operations.browse import Search, page
 from lakequeue.operations.consumers import ActiveConsumer, Running, consumers
 from lakequeue.operations.depth import Depth, depth
 from lakequeue.operations.results import QueueCounts
+from lakequeue.operations.undecided import unable_to_decide
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import Root
 from lakequeue.storage import stats_rows
@@ -139,7 +140,22 @@ def of_queue(queue: OpenQueue, sources: Sequence[str], before: int | None, runni
     """Reads the depth and the ledger of a queue. Returns the concerns about the queue; see ``found``."""
     now = depth(queue)
     concerns = found(queue.name, queue.attributes, now, consumers(queue, running), sources, before)
-    return [each.with_errors(errors_of(queue)) if each.kind == "dead letters" else each for each in concerns]
+    return [_examined(queue, each) for each in concerns]
+
+
+def _examined(queue: OpenQueue, concern: Concern) -> Concern:
+    """Adds to a concern what only a read of messages, or of the delivery table, can find."""
+    if concern.kind == "dead letters":
+        return concern.with_errors(errors_of(queue))
+    if concern.kind != "undecided" or (why := unable_to_decide(queue)) is None:
+        return concern
+    quoted = shlex.quote(queue.name)
+    again = Remedy(f"lakequeue decide {quoted} --again", "makes them visible, if their rows are nowhere")
+    delivered = Remedy(f"lakequeue decide {quoted} --delivered", "deletes them, if you have found their rows")
+    renew = Remedy(f"lakequeue repair {quoted} --new-delivery-id", "lets consumers deliver into the new table")
+    steps = (*concern.steps, again, delivered, renew)
+    hint = "put the table back, and a consumer decides; if that is impossible, end the process that delivered:"
+    return attrs.evolve(concern, text=f"{concern.text}, which {why}", hint=hint, steps=steps)
 
 
 class ErrorCount(NamedTuple):

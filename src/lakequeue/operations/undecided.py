@@ -117,6 +117,26 @@ def _in_catalog(root: Root, name: str) -> str:
     return found
 
 
+def unable_to_decide(queue: OpenQueue) -> str | None:
+    """Returns why the table of undecided deliveries cannot decide, such as "does not exist". None if the table can
+    decide, or if this process cannot read the table.
+    """
+    now = queue.now()
+    for shard in queue.shards:
+        found, target = shard.ledger.query(lambda machine: (machine.undecided(now), machine.target))
+        if not found or target.changed or not target.table_id:  # without a recorded id, no rows can have arrived
+            continue
+        try:
+            snapshot = target_of(queue, target.table).read()
+        except (QueueClientError, UnsupportedOperation, MissingPackage):
+            return None
+        if snapshot is None:
+            return "does not exist"
+        if snapshot.table_id != target.table_id:
+            return f"is another table than before: its id is {snapshot.table_id}, not {target.table_id}"
+    return None
+
+
 def decide_in_catalog(queue: OpenQueue) -> None:
     """Decides undecided deliveries to a catalog's table. A stream's readers cannot, without a Spark session."""
     if is_catalog_name(queue.attributes.table or ""):
