@@ -182,7 +182,7 @@ def test_the_oldest_handler_is_as_old_as_its_receive(
     now = datetime.now(timezone.utc)
     process = ConsumerProcess("elsewhere", 1, now, now - timedelta(minutes=1), 2, now - timedelta(minutes=4))
     entry_verbs.report_consumer(orders, "1", ConsumerFile("packer", [orders.key], process))
-    assert re.search(r" 2, oldest began 4m\S* ago +1m", run("consumers", "orders").stdout)
+    assert re.search(r" 2, the oldest for 3m when seen +1m", run("consumers", "orders").stdout)
 
 
 def test_the_sql_of_the_views_is_printed_without_a_jvm(run: Run, orders: Queue) -> None:

@@ -25,7 +25,7 @@ from lakequeue.cli.session import CommandContext, usage
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from datetime import datetime
 
     from lakequeue.entry_verbs import ActiveConsumer
@@ -108,7 +108,7 @@ def _consumer_rows(each: ActiveConsumer, now: datetime) -> Iterator[list[object]
     if not each.processes and not each.silent:
         yield [name, "-", *held, "-", "-"]
     for process in each.processes:
-        yield [name, f"{process.pid} on {process.host}", *held, _handlers(process, since), since(process.seen_at)]
+        yield [name, f"{process.pid} on {process.host}", *held, _handlers(process), since(process.seen_at)]
         held = ["", "", ""]  # of all processes of that name together
     for process in each.silent:
         gone = f"not since {process.seen_at:%F %T}Z"
@@ -116,10 +116,12 @@ def _consumer_rows(each: ActiveConsumer, now: datetime) -> Iterator[list[object]
         held = ["", "", ""]
 
 
-def _handlers(process: ConsumerProcess, since: Callable[[datetime], str]) -> str:
-    """Describes the handlers that ran at the last report. The oldest handler may have ended meanwhile."""
-    oldest = process.oldest_handler
-    return "idle" if oldest is None else f"{process.handlers}, oldest began {since(oldest)} ago"
+def _handlers(process: ConsumerProcess) -> str:
+    """Describes the handlers that ran at the last report. They may have ended meanwhile."""
+    if process.oldest_handler is None:
+        return "idle"
+    lasted = render.age((process.seen_at - process.oldest_handler).total_seconds())
+    return f"{process.handlers}, {'the oldest ' * (process.handlers > 1)}for {lasted} when seen"
 
 
 def purge(ctx: CommandContext, queue: Name, yes: Yes = False) -> None:

@@ -1,7 +1,7 @@
 // What a row of consumers shows: in a queue's tab, and on the page of all queues.
 
 import { heldHash, queueHash } from "./address.js";
-import { ago, clockTime, el, instant, number, sinceText } from "./dom.js";
+import { ago, clockTime, duration, el, instant, number, sinceText } from "./dom.js";
 
 // Processes that run, then those that no longer report and did not end.
 function known(each, shown, gone) {
@@ -25,7 +25,8 @@ function notSeen({ seen_at: seen, ended }) {
 
 function handlers({ handlers: running, oldest_handler: oldest, seen_at: seen }) {
   if (!running) return "idle";
-  return el("span", { title: `Reported ${sinceText(seen)}` }, running === 1 ? "began " : `${number(running)}, the oldest began `, ago(oldest));
+  const lasted = duration((Date.parse(seen) - Date.parse(oldest)) / 1000);
+  return `${number(running)}${running === 1 ? "" : ", the oldest"} for ${lasted} when seen`;
 }
 
 // Label, class, and the content of a cell.
