@@ -12,6 +12,7 @@ from lakequeue.client import LakeQueue
 from lakequeue.errors import LakeQueueError, MissingPackage
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import to_micros
+from lakequeue.model.damage import DamagedReads
 from lakequeue.operations import advice, attributes, browse, chosen_messages, move, receive, send, settle, waits
 from lakequeue.operations import concerns as concern
 from lakequeue.operations import consumer_round as rounds
@@ -32,7 +33,7 @@ from lakequeue.operations.concerns import (
     ErrorCount,
 )
 from lakequeue.operations.consumer_round import Exchanged
-from lakequeue.operations.consumers import ActiveConsumer, Running
+from lakequeue.operations.consumers import ActiveConsumer, DamageReport, Running
 from lakequeue.operations.depth import Depth
 from lakequeue.operations.pool import concurrently
 from lakequeue.operations.presence import Presence
@@ -72,6 +73,7 @@ __all__ = [
     "ActiveConsumer",
     "Advice",
     "Concern",
+    "DamageReport",
     "Depth",
     "ErrorCount",
     "Exchanged",
@@ -164,6 +166,16 @@ def claim_delivery(
 def settings(queue: Queue) -> QueueAttributes:
     """Returns a queue's attributes as this process last read them."""
     return queue._runtime.attributes
+
+
+def met_damage(queue: Queue) -> DamagedReads:
+    """Returns the damaged messages of a queue that receives of this process met."""
+    return queue._runtime.damage
+
+
+def repair_command(queue: Queue) -> str:
+    """Returns the command that repairs a queue, with root and region."""
+    return advice.repairing(queue._runtime.root.path, queue.region, queue.name)
 
 
 def located_table(queue: Queue, table: str) -> str:
@@ -291,6 +303,7 @@ def largest_groups(sums: pa.Table, limit: int) -> list[GroupCounts]:
 consumers = of_face(consumers_of.consumers)
 idle_consumers = of_face(consumers_of.idle)
 running_consumers = of_face(consumers_of.running_consumers)
+damage_reports = consumers_of.damage_reports
 report_consumer = of_face(consumers_of.report_consumer)
 
 

@@ -351,6 +351,11 @@ class DamagedTable(QueueClientError):
         super().__init__(f"{what}; run `lakequeue check`", outcome_unknown=outcome_unknown)
         self.table, self.file, self.reason = table, file, reason
 
+    @property
+    def damage(self) -> str:
+        """The damaged file, or the table, and the damage."""
+        return f"{one_line(self.file) if self.file else self.table} {self.reason}"
+
     def unknown(self) -> DamagedTable:
         """Returns a copy with ``outcome_unknown``: the call may have taken effect."""
         return type(self)(self.table, self.file, self.reason, outcome_unknown=True)

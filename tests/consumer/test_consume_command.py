@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from conformance.damage import live
 from consumer.harness import scrape
-from insides import place_of
+from insides import forget, place_of
 from lakequeue import Consumer, LakeQueue, Message, Queue, RedrivePolicy, SendEntry
 from lakequeue.cli import app
 from lakequeue.cli import consume as command
@@ -25,6 +26,7 @@ from lakequeue.consumer.stacks import running_calls
 from lakequeue.entry_verbs import consumers, make_visible
 from lakequeue.model.clock import SystemClock
 from lakequeue.model.log_lines import JsonLines
+from lakequeue.storage import layout
 from serve.serving import free_port, wait_until
 
 MODULE = """
@@ -117,6 +119,25 @@ def test_the_command_consumes_until_the_queue_is_empty(queue: Queue, run: Any, h
     queue.send_batch([SendEntry("0") for _ in range(5)])
     assert run("orders", handler, "--until-empty", "--concurrency", "2").exit_code == 0
     assert queue.counts().visible == queue.counts().in_flight == 0
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_damaged_messages_end_the_command_with_the_code_1_and_the_command_that_repairs_them(
+    queue: Queue, run: Any, others: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "lakequeue")
+    for _ in range(1 + others):
+        queue.send("0")
+    live(Path(layout.messages_path(queue._runtime.root.path, queue.key, 0)))[others].write_bytes(b"")
+    forget()
+    repair = f"repair it: lakequeue --root {Path('root').resolve()} repair orders"
+    for handled, met in ((others, 1), (0, 0)):  # in the second run the damaged message is hidden
+        caplog.clear()
+        assert run("orders", "application:handle", "--until-empty").exit_code == 1
+        forget()
+        ends = f"consumed orders, orders has damaged messages, {repair}: {handled} handled, 0 failed"
+        assert ends in caplog.messages
+        assert sum(message.endswith(repair) for message in caplog.messages) == met
 
 
 @pytest.mark.spec("JOB-14")

@@ -10,6 +10,7 @@ import pytest
 from consumer.harness import Harness, sleeper
 from lakequeue import (
     ComputedRenewal,
+    DamagedTable,
     HeartbeatRenewal,
     InvalidOptions,
     Outage,
@@ -114,6 +115,46 @@ def test_a_consumer_gives_up_after_the_given_time(harness: Harness, busy: bool) 
         assert running.thread.is_alive()
         harness.clock.advance(100)
         assert running.join() is NO_NETWORK
+
+
+def damaged(file: str = "a.parquet") -> DamagedTable:
+    """The error of a receive that claimed only messages of a damaged file."""
+    return DamagedTable("/root/q/key/0/messages", file, "is missing", outcome_unknown=True)
+
+
+def test_damage_is_no_outage_and_is_logged_once_with_the_command_that_repairs_it(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness.fails(damaged(), verbs="receive", until=200)
+    consumer = harness.consumer(sleeper(0), wait_time=1)
+    with harness.running(consumer):
+        harness.clock.advance(60)
+        assert consumer.health.ok
+        harness.fails(damaged("b.parquet"), verbs="receive", until=200)
+        harness.clock.advance(200)
+        assert records(caplog) == []
+    logged = [message for message in caplog.messages if "damaged messages" in message]
+    repair = f"repair it: lakequeue --root {harness.lq.root} repair orders"
+    assert [message.endswith(repair) for message in logged] == [True, True]
+    assert [name in message for name, message in zip("ab", logged, strict=True)] == [True, True]
+
+
+def test_damage_that_is_met_again_and_again_ends_a_consumer_that_gives_up(harness: Harness) -> None:
+    met = damaged()
+
+    def meets(verb: str, bodies: list[str]) -> None:
+        if verb == "receive" and round(harness.now) % 30 == 0:  # others are received between
+            raise met
+
+    harness.queue.before = meets
+    consumer = harness.consumer(sleeper(0), outage=Outage(give_up_after=75), wait_time=1)
+    for _ in range(2):
+        with harness.running(consumer) as running:
+            harness.clock.advance(60)
+            assert running.thread.is_alive()
+            harness.clock.advance(120)
+            assert running.join() is met
+        harness.clock.advance(10)
 
 
 def test_a_consumer_that_gave_up_waits_again_in_its_next_run(harness: Harness) -> None:

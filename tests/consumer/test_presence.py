@@ -14,15 +14,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from conformance.damage import live
 from consumer.harness import Harness
 from insides import forget
-from lakequeue import Consumer
+from lakequeue import Consumer, DamagedTable, LakeQueue
 from lakequeue.cli import app
-from lakequeue.entry_verbs import ActiveConsumer, consumers
+from lakequeue.cli.check import health_lines
+from lakequeue.entry_verbs import ActiveConsumer, consumers, doctor, running_consumers
 from lakequeue.model.clock import format_instant
 from lakequeue.model.consumer_processes import ConsumerProcess, parse
 from lakequeue.operations import presence
-from lakequeue.storage import consumer_files
+from lakequeue.storage import consumer_files, layout
 from lakequeue.storage.folder import Freed, LocalFolder
 from lakequeue.testing import ManualClock
 from mutations import Case, Mutation, each_case, replace, shown_by
@@ -137,6 +139,33 @@ def a_consumer_whose_process_is_gone_is_listed_as_killed_at_once(harness: Harnes
         assert (len(seen.processes), seen.silent) == (1, ()), "it runs, or cannot be seen from here"
 
 
+@pytest.mark.spec("JOB-14", "DUR-8")
+def test_a_consumer_that_met_damage_reports_it_at_once_and_for_an_hour(harness: Harness) -> None:
+    error = DamagedTable("/root/q/key/0/messages", "a.parquet", "is missing", outcome_unknown=True)
+
+    def said() -> list[str]:
+        forget()
+        return [*health_lines(doctor(LakeQueue(harness.lq.root, clock=harness.clock)), str)]
+
+    with harness.running(harness.consumer(harness.handler(), name="packer", wait_time=1)):
+        harness.clock.advance(10)
+        harness.fails(error, verbs="receive")
+        harness.clock.advance(2)
+        [[report]] = running_consumers(harness.lq).values()
+        assert report.damaged == {harness.queue.key: report.process.seen_at}, "a minute is long"
+        by = f"  met by  packer, process {os.getpid()} on {socket.gethostname()}"
+        assert not any(by in line for line in said()), "it was repaired meanwhile"
+        harness.send("a")
+        harness.clock.advance(0)
+        [file] = live(Path(layout.messages_path(harness.lq.root, harness.queue.key, 0)))
+        file.unlink()
+        assert f"{by}, at {report.process.seen_at:%F %T}Z" in said()
+        harness.queue.before = lambda verb, bodies: None
+        harness.clock.advance(3700)
+        [[report]] = running_consumers(harness.lq).values()
+        assert report.damaged == {}
+
+
 @pytest.mark.spec("JOB-14")
 def test_a_run_that_ends_within_a_second_costs_nothing(harness: Harness) -> None:
     harness.send("a")
@@ -202,6 +231,8 @@ def document(**changes: object) -> dict[str, object]:
                 ("requests", 7),
                 ("requests", {"get": "7"}),
                 ("received", None),
+                ("damaged", ["key"]),
+                ("damaged", {"key": 7}),
             )
         ),
     ],

@@ -42,7 +42,7 @@ from lakequeue.serve.console.depth_history import BUCKETS, SPAN
 from lakequeue.serve.console.routes import HEADERS, STATIC
 from lakequeue.serve.damage import KEPT, MOST, MetDamage
 from lakequeue.serve.instrumentation import ApiCall, RequestRecord
-from lakequeue.storage import layout
+from lakequeue.storage import consumer_files, layout
 from lakequeue.testing import ManualClock
 from serve.consoles import ASKED, Console, Keys, keyed, rewindable, versions, visited, visiting, with_letters
 
@@ -653,6 +653,36 @@ def test_damage_that_an_sqs_client_met_needs_attention_for_an_hour(console: Cons
     assert refused.status_code == 503 and "`lakequeue repair orders` mends it" in refused.text
     assert console.lake.root not in refused.text
     assert [each["kind"] for each in console.get("attention")["concerns"]] == ["unreadable"]
+
+
+def test_damage_that_a_consumer_met_needs_attention(console: Console, clock: ManualClock):
+    orders = LakeQueue(console.lake.root, clock=clock).create_queue("orders")
+    orders.send("a")
+    orders.send("b")
+    live(Path(messages_of(orders)))[1].unlink()
+    assert console.get("attention")["concerns"] == []
+    process = ConsumerProcess("host-1", 7, clock.now(), clock.now(), 0, None)
+    report = ConsumerFile("packer", [orders.key], process, damaged={orders.key: clock.now()})
+    consumer_files.write(orders._runtime.root.engine.store, console.lake.root, "1", report)
+    clock.advance(31)
+    [concern] = console.get("attention")["concerns"]
+    assert (concern["kind"], concern["queue"], len(commands(concern))) == ("unreadable", "orders", 3)
+    met = f"packer, process 7 on host-1, at {process.seen_at:%F %T}Z"
+    assert concern["text"] == f"orders is damaged: a consumer met messages that cannot be read: {met}"
+    clock.advance(3600)
+    assert [each["kind"] for each in console.get("attention")["concerns"]] == ["unread"]
+
+
+def test_damage_that_a_consumer_reported_is_forgotten_once_a_check_finds_none(clock: ManualClock):
+    met, at = MetDamage(start=lambda work: work()), clock.now()
+    met.reported("key", "packer", at)
+    assert met.queues(clock.now()) == {"key"}
+    met.look_again("key", clock.now, lambda: False)
+    met.reported("key", "packer", at)
+    assert met.queues(clock.now()) == set(), "the consumer reports it for an hour"
+    clock.advance(1)
+    met.reported("key", "packer", clock.now())
+    assert met.queues(clock.now()) == {"key"}
 
 
 def test_damage_is_remembered_for_an_hour_and_of_a_limited_number_of_calls(clock: ManualClock):

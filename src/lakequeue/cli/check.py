@@ -115,6 +115,8 @@ def health_lines(health: RootHealth, pasted: Callable[[str], str]) -> Iterator[s
         yield from _advice_lines(advice.pop(0), pasted)
     for findings in damage.values():
         yield finding_text(worst := findings[0])
+        if worst.queue in health.met:
+            yield f"  met by  {health.met[worst.queue]}"
         if more := len(findings) - 1:
             command = f"lakequeue check {shlex.quote(worst.queue)}" if worst.queue else "lakequeue check"
             yield f"  {pasted(command)}  # lists {render.count(more, 'more problem')} of it"

@@ -80,7 +80,9 @@ def consume(
         "How long running handlers get after SIGTERM or SIGINT; then their messages are handed back.",
         parser=at_least(0),
     ),
-    give_up_after: float | None = duration_option(None, "End once storage has failed for this long; else wait."),
+    give_up_after: float | None = duration_option(
+        None, "End once storage has failed for this long, or damage was met for this long; else wait."
+    ),
     metrics_port: int | None = option(None, "Answer Prometheus at this port.", "PORT", min=0, max=65535),
     metrics_host: str = option(
         "127.0.0.1", "Address of that port; 0.0.0.0 for scrapes from elsewhere.", "ADDRESS"
@@ -89,7 +91,7 @@ def consume(
         False, "Record spans and metrics by OpenTelemetry, with the SDK that is configured.", "--opentelemetry"
     ),
 ) -> None:
-    """Run a handler for each message of the queues, until SIGTERM or SIGINT."""
+    """Run a handler for each message of the queues, until SIGTERM or SIGINT. Exit code 1: met damaged messages."""
     # a shell without job control starts background jobs with SIGINT ignored, but a SIGINT sent here is meant
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _configure_logs(ctx.obj)
@@ -132,13 +134,27 @@ def consume(
     logging.getLogger("lakequeue").info("consuming %s with %s, %s at a time", name, handler, concurrency)
     with lake.schedules.running():
         consumer.run(until_empty)
-    ended = until_empty and not stopping.signals
-    waiting = "; ".join(_left(consumed, consumer)) if ended else ""
-    why = "stopped" if stopping.signals else waiting or ("it is empty" if len(names) == 1 else "they are empty")
-    logging.getLogger("lakequeue").info("consumed %s, %s: %s", name, why, _counted(consumer))
-    if len(stopping.signals) > 1:
-        raise typer.Exit(128 + stopping.signals[-1])
-    if waiting or (fail_on_error and (consumer.failed or consumer.halved)):
+    _end(consumed, consumer, stopping.signals, until_empty, fail_on_error)
+
+
+def _end(
+    consumed: Sequence[Queue], consumer: Consumer, signals: Sequence[int], until_empty: bool, fail_on_error: bool
+) -> None:
+    """Logs how a run ended. Raises typer.Exit unless the exit code is 0."""
+    from lakequeue.entry_verbs import met_damage
+
+    ended = until_empty and not signals
+    met = [queue for queue in consumed if met_damage(queue).error is not None]
+    waiting = "; ".join(_left(consumed, consumer, met)) if ended else ""
+    why = "stopped" if signals else waiting or ("it is empty" if len(consumed) == 1 else "they are empty")
+    counted = _counted(consumer)
+    if met and not ended:
+        counted += f"; {'; '.join(map(_is_damaged, met))}"
+    names = ", ".join(queue.name for queue in consumed)
+    logging.getLogger("lakequeue").info("consumed %s, %s: %s", names, why, counted)
+    if len(signals) > 1:
+        raise typer.Exit(128 + signals[-1])
+    if waiting or met or (fail_on_error and (consumer.failed or consumer.halved)):
         raise typer.Exit(REFUSED)
 
 
@@ -158,11 +174,26 @@ def _weights(given: str) -> list[int]:
         usage(f"--weights: must be whole numbers such as 3,1, not {given!r}")
 
 
-def _left(queues: Sequence[Queue], consumer: Consumer) -> Iterator[str]:
-    """Yields reasons why messages remain in the queues: pauses, undecided deliveries, or waits for a retry."""
-    from lakequeue.entry_verbs import settings
+def _is_damaged(queue: Queue) -> str:
+    from lakequeue.entry_verbs import repair_command
 
-    counted = [(queue, queue.counts()) for queue in queues]
+    return f"{queue.name} has damaged messages, repair it: {repair_command(queue)}"
+
+
+def _left(queues: Sequence[Queue], consumer: Consumer, met: Sequence[Queue]) -> Iterator[str]:
+    """Yields reasons why messages remain in the queues: pauses, undecided deliveries, waits for a retry, damage.
+
+    ``met`` are the queues whose damage the run met. Damage of messages that were hidden then counts, too.
+    """
+    from lakequeue.entry_verbs import settings
+    from lakequeue.errors import DamagedTable
+
+    counted, damaged = [], [*met]
+    for queue in queues:
+        try:
+            counted.append((queue, queue.counts()))
+        except DamagedTable:
+            damaged.append(queue)
     delivering = [counts for queue, counts in counted if settings(queue).table is not None]
     for queue, counts in counted:
         if (pauses := settings(queue).pauses) and counts.visible:
@@ -174,9 +205,13 @@ def _left(queues: Sequence[Queue], consumer: Consumer) -> Iterator[str]:
     if consumer.failed or delivering:
         mine = " OR consumer IS NULL OR consumer = ?"  # this consumer has them until their timeout ends
     busy = [queue for queue, counts in counted if counts.in_flight or counts.visible or counts.delayed]
-    found = sum(
-        len(queue.peek(failed.format(mine), 100, parameters=[consumer.name][: bool(mine)])) for queue in busy
-    )
+    found = 0
+    for queue in busy:
+        try:
+            found += len(queue.peek(failed.format(mine), 100, parameters=[consumer.name][: bool(mine)]))
+        except DamagedTable:
+            damaged.append(queue)
+    yield from dict.fromkeys(map(_is_damaged, damaged))
     if found:
         yield f"{found}{' or more' * (found >= 100)} wait for a retry"
 

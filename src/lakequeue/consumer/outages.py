@@ -10,8 +10,9 @@ from datetime import datetime, timedelta
 import attrs
 
 from lakequeue.entry_verbs import is_permanent
-from lakequeue.errors import InvalidOptions, QueueClientError
-from lakequeue.model.clock import NEVER, Clock, Duration, duration_micros
+from lakequeue.errors import DamagedTable, InvalidOptions, QueueClientError
+from lakequeue.model.clock import NEVER, Clock, Duration, duration_micros, to_micros
+from lakequeue.model.damage import DamagedReads
 from lakequeue.model.option_checks import duration, or_none, problems_of
 
 _log = logging.getLogger("lakequeue")
@@ -22,10 +23,12 @@ class Outage:
     """The policy of a consumer while storage fails. By default, the consumer waits until storage works again.
 
     Handlers continue during an outage, and deletes and renewals are repeated. Errors that waiting cannot fix end
-    the consumer at once. Examples are a deleted queue and denied access.
+    the consumer at once. Examples are a deleted queue and denied access. A damaged message is no outage: the
+    consumer logs the damage once, with the command that repairs it, and receives the other messages.
 
     Args:
-        give_up_after: seconds of an outage after which ``Consumer.run`` raises the error; None if never.
+        give_up_after: seconds of an outage after which ``Consumer.run`` raises the error; None if never. Also the
+            seconds after which a damaged message that is met again ends the run.
         first_pause: seconds until the first repetition. Each further pause is twice as long.
         longest_pause: maximum pause in seconds.
         log_every: seconds between log records during an outage. Begin and end of an outage are always logged.
@@ -91,15 +94,21 @@ class OutageMonitor:
 
     Args:
         wake: called when a call other than a receive notices that an outage began or lasts too long.
+        damage: the damaged messages of the queue that receives met.
+        repair: the command that repairs the queue.
 
     Attributes:
         since: instant at which the outage began; None without an outage.
         error: the last failure.
-        final: a failure after which the consumer gives up.
     """
 
-    def __init__(self, policy: Outage, name: str, clock: Clock, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, policy: Outage, name: str, clock: Clock, wake: Callable[[], None], damage: DamagedReads, repair: str
+    ) -> None:
         self.policy = policy
+        self._damage = damage
+        self._repair = repair
+        self._began = to_micros(clock.now())
         self._name = name
         self._clock = clock
         self._wake = wake
@@ -108,7 +117,14 @@ class OutageMonitor:
         self._log_at = NEVER  # when to log again during the outage
         self.since: datetime | None = None
         self.error: QueueClientError | None = None
-        self.final: QueueClientError | None = None
+        self._final: QueueClientError | None = None
+
+    @property
+    def final(self) -> QueueClientError | None:
+        """A failure after which the consumer gives up."""
+        after, met = self.policy.give_up_after, self._damage
+        lasts = after is not None and met.last - max(met.first, self._began) >= duration_micros(after)
+        return met.error if lasts else self._final
 
     def failed(self, doing: str, error: QueueClientError) -> bool:
         """Records a failed call and returns True. If waiting cannot fix the error, records nothing and returns
@@ -120,6 +136,13 @@ class OutageMonitor:
         if is_permanent(error):
             return False
         now = self._clock.now()
+        if isinstance(error, DamagedTable) and error.outcome_unknown:  # messages were claimed, so storage works
+            if self._damage.met(error, to_micros(now)):
+                text = "%s has damaged messages, and its other messages are received: %s; repair it: %s"
+                _log.error(text, self._name, error.damage, self._repair)
+            if self.final is not None:
+                self._wake()
+            return True
         with self._lock:
             first, self.error = self.since is None, error
             self._failing.add(doing)
@@ -132,8 +155,8 @@ class OutageMonitor:
                 elapsed = (now - self.since).total_seconds()
                 _log.warning("storage of %s has failed for %.0f s: %s: %s", self._name, elapsed, doing, error)
             if (gives_up_at := self._gives_up_at) is not None and now >= gives_up_at:
-                self.final = error
-        if (first or self.final is not None) and doing != "receiving":
+                self._final = error
+        if (first or self._final is not None) and doing != "receiving":
             self._wake()
         return True
 
@@ -150,7 +173,7 @@ class OutageMonitor:
             if not self._failing and self.since is not None:
                 elapsed = (self._clock.now() - self.since).total_seconds()
                 _log.warning("storage of %s works again after %.0f s", self._name, elapsed)
-                self.since = self.error = self.final = None
+                self.since = self.error = self._final = None
 
     def next_try(self, failures: int) -> datetime:
         """Returns the earlier of two instants: when to try again, and when the consumer gives up."""

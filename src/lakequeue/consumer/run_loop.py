@@ -10,6 +10,7 @@ from lakequeue.consumer.observers import Observer
 from lakequeue.consumer.options import ConsumerOptions
 from lakequeue.consumer.outages import Health, OutageMonitor
 from lakequeue.consumer.shared_hands import Controls
+from lakequeue.entry_verbs import met_damage, repair_command
 from lakequeue.errors import LakeQueueError, QueueClientError, QueueServiceError
 from lakequeue.model.clock import NEVER, Interrupt, from_micros, to_micros
 from lakequeue.model.waiting_work import Waits
@@ -53,7 +54,8 @@ class RunLoop(ABC):
         self._failures = 0
         self.unended = self.handed_back = self.halved = 0
         self.interrupt, self.woken = Interrupt(), Interrupt()
-        self.outages = OutageMonitor(options.outage, queue.name, self._clock, self.interrupt.set)
+        damage, repair = met_damage(queue), repair_command(queue)
+        self.outages = OutageMonitor(options.outage, queue.name, self._clock, self.interrupt.set, damage, repair)
 
     def run(self, until_empty: bool) -> Waits[None]:
         """Receives and handles messages until the run ends, see ``Consumer.run``. Yields the instant at which each

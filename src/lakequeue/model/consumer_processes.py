@@ -50,6 +50,7 @@ class ConsumerFile:
 
     Attributes:
         requests: number of storage requests, by kind.
+        damaged: when the process last met damaged messages of a queue, by the queue's key.
         pid_space: identifies the machine and container in which the process id is valid. None if unknown.
         silent: True if the process has ended, or has not written the file for too long. Not in the file.
     """
@@ -61,6 +62,7 @@ class ConsumerFile:
     received: int = 0
     pid_space: str | None = None
     silent: bool = False
+    damaged: Mapping[str, datetime] = attrs.field(factory=dict)
 
     def json(self) -> str:
         written = attrs.asdict(self, value_serializer=lambda _, __, value: _plain(value))
@@ -84,7 +86,8 @@ def parse(text: bytes) -> ConsumerFile | None:
             given["host"], given["pid"], first, last, given["handlers"], oldest, dumps is True
         )
         queues, space = tuple(found["queues"]), found.get("pid_space")
-        return ConsumerFile(found["name"], queues, process, requests, received, space)
+        damaged = {key: parse_instant(at).astimezone(timezone.utc) for key, at in found.get("damaged", {}).items()}
+        return ConsumerFile(found["name"], queues, process, requests, received, space, damaged=damaged)
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
         return None
 

@@ -1,10 +1,18 @@
-"""Findings of a check, and results of a repair."""
+"""Findings of a check, damage that receives met, and results of a repair."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from datetime import datetime
 
 import attrs
+
+from lakequeue.errors import DamagedTable
+from lakequeue.model.clock import MICROS
+
+MET_KEPT = 3600 * MICROS
+"""Microseconds after which damage counts as repaired, unless a receive meets it again."""
 
 
 @attrs.frozen
@@ -28,6 +36,40 @@ class Finding:
     problem: str
     repair: str
     damage: bool = True
+
+
+class DamagedReads:
+    """Damaged messages of a queue that receives of this process met within ``MET_KEPT``. Thread-safe.
+
+    Attributes:
+        error: the damage that was met last. None if no damage was met.
+        first: when damage was first met, in microseconds.
+        last: when damage was last met, in microseconds.
+        listeners: functions that are called when a damaged file is met that was not known.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._files = set[tuple[str, str | None]]()
+        self.error: DamagedTable | None = None
+        self.first = self.last = 0
+        self.listeners: list[Callable[[], None]] = []
+
+    def met(self, error: DamagedTable, now: int) -> bool:
+        """Records damage that was met. Returns True if the file is not known as damaged yet."""
+        with self._lock:
+            if now - self.last > MET_KEPT:
+                self.first, self._files = now, set()
+            known, self.error, self.last = len(self._files), error, now
+            self._files.add((error.table, error.file))
+            new = len(self._files) > known
+        for listener in self.listeners if new else ():
+            listener()
+        return new
+
+    def last_met(self, now: int) -> int | None:
+        """Returns ``last``, or None if no damage was met within ``MET_KEPT``."""
+        return None if self.error is None or now - self.last > MET_KEPT else self.last
 
 
 @attrs.frozen

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
+from lakequeue.model.secrets import command_prefix
 from lakequeue.storage.roots import local_path
 
 
@@ -58,6 +59,12 @@ class Advice:
 
     def __str__(self) -> str:
         return "; ".join(filter(None, (self.text, *self.details, cure(self.hint, self.steps))))
+
+
+def repairing(root: str, region: str, name: str) -> str:
+    """Returns the command that repairs a queue, with root and region."""
+    where = "" if region == "local" else f" --region {shlex.quote(region)}"
+    return f"{command_prefix(root)}{where} repair {shlex.quote(name)}"
 
 
 def copying(tables: Iterable[str]) -> Remedy | None:

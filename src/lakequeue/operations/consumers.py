@@ -13,8 +13,9 @@ from pathlib import Path
 import attrs
 
 from lakequeue.errors import LakeQueueError
-from lakequeue.model.clock import from_micros, shown_duration
+from lakequeue.model.clock import from_micros, shown_duration, to_micros
 from lakequeue.model.consumer_processes import ConsumerFile, ConsumerProcess
+from lakequeue.model.damage import MET_KEPT
 from lakequeue.operations.depth import of_each_shard, or_errors
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import Root
@@ -107,6 +108,29 @@ def running_consumers(root: Root) -> Running:
             file = attrs.evolve(file, process=attrs.evolve(file.process, ended=True), silent=True)
         for key in file.queues:
             found.setdefault(key, []).append(file)
+    return found
+
+
+@attrs.frozen
+class DamageReport:
+    """Damaged messages of a queue that a consumer met, and reported within ``MET_KEPT``."""
+
+    consumer: str
+    process: ConsumerProcess
+    at: datetime
+
+    def __str__(self) -> str:
+        return f"{self.consumer}, {self.process}, at {self.at:%F %T}Z"
+
+
+def damage_reports(running: Running, now: int) -> dict[str, DamageReport]:
+    """Returns the newest report of each damaged queue, by the queue's key. ``now`` is in microseconds."""
+    found: dict[str, DamageReport] = {}
+    for key, files in running.items():
+        met = [(file.damaged[key], file) for file in files if key in file.damaged]
+        at, file = max(met, key=lambda each: each[0], default=(None, None))
+        if at is not None and file is not None and now - to_micros(at) <= MET_KEPT:
+            found[key] = DamageReport(file.name, file.process, at)
     return found
 
 

@@ -22,7 +22,13 @@ from lakequeue.operations.concerns import (
     of_queue,
     sources_of,
 )
-from lakequeue.operations.consumers import LongestHandler, StoreUse, running_consumers
+from lakequeue.operations.consumers import (
+    DamageReport,
+    LongestHandler,
+    StoreUse,
+    damage_reports,
+    running_consumers,
+)
 from lakequeue.operations.depth import by_shard
 from lakequeue.operations.results import ShardCounts
 from lakequeue.operations.schedules import OpenSchedules
@@ -90,6 +96,8 @@ class RootHealth:
     """Requests of running consumers to the object store. None on a local disk, or if no consumer runs."""
     longest_handler: LongestHandler | None = None
     """Oldest handler call of the running consumers. None if no handler runs."""
+    met: dict[str, DamageReport] = attrs.field(factory=dict)
+    """The last consumer that met damaged messages of each queue, by name of the queue."""
 
     @property
     def warnings(self) -> list[str]:
@@ -176,6 +184,8 @@ def doctor(root: Root) -> RootHealth:
     running = running_consumers(root)
     health.store_use = StoreUse.of(running)
     health.longest_handler = LongestHandler.of(running, {row.key: row.name for row in living})
+    met = damage_reports(running, root.now())
+    health.met = {row.name: met[row.key] for row in living if row.key in met}
     for row in living:
         queue = OpenQueue(root, row)
         try:

@@ -11,13 +11,15 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 
 from lakequeue.model import stack_dumps
-from lakequeue.model.clock import from_micros, start_thread
+from lakequeue.model.clock import from_micros, start_thread, to_micros
 from lakequeue.model.consumer_processes import ConsumerFile, ConsumerProcess
 from lakequeue.operations.consumers import forget_consumer, report_consumer
 from lakequeue.runtime.open_queue import OpenQueue
 
 FIRST, INTERVAL = timedelta(seconds=1), timedelta(seconds=60)
-"""A run first reports after ``FIRST``, then every ``INTERVAL``. A run shorter than ``FIRST`` never reports."""
+"""A run first reports after ``FIRST``, then every ``INTERVAL``, and when it meets new damage. A run shorter than
+``FIRST`` never reports.
+"""
 _LONGEST_END = 5.0
 """Maximum seconds that the end of a run waits for the removal of its file, because storage may fail."""
 
@@ -35,17 +37,22 @@ class Presence:
     def __init__(self, name: str, queues: Sequence[OpenQueue], began: Callable[[], Collection[int]]) -> None:
         self._name = name
         self._queues = {queue.root.path: queue for queue in queues}
-        self._keys = [queue.key for queue in queues]
+        self._damage = {queue.key: queue.damage for queue in queues}
         self._began = began
         self._clock = queues[0].root.clock
         self._number = uuid.uuid4().hex
-        self._ended = threading.Event()
+        self._ended, self._woken = threading.Event(), threading.Event()
+        for damage in self._damage.values():
+            damage.listeners.append(self._woken.set)
         self._started_at = self._clock.now()
         self._thread = start_thread(self._clock, self._run, "lakequeue presence")
 
     def stop(self) -> None:
         """Ends the reports, and removes the consumer's file from each root."""
+        for damage in self._damage.values():
+            damage.listeners.remove(self._woken.set)
         self._ended.set()
+        self._woken.set()
         self._thread.join(_LONGEST_END)
 
     def _run(self) -> None:
@@ -55,7 +62,8 @@ class Presence:
             return
         while not self._ended.is_set():
             self._each(lambda queue: report_consumer(queue, self._number, self._content()))
-            self._clock.wait(self._clock.now() + INTERVAL, self._ended)
+            self._clock.wait(self._clock.now() + INTERVAL, self._woken)
+            self._woken.clear()
         self._each(lambda queue: forget_consumer(queue, self._number))
 
     def _each(self, call: Callable[[OpenQueue], None]) -> None:
@@ -72,4 +80,7 @@ class Presence:
             *(socket.gethostname(), os.getpid(), self._started_at, self._clock.now(), len(began), oldest),
             dumps=stack_dumps.answers(),
         )
-        return ConsumerFile(self._name, self._keys, process)
+        now = to_micros(process.seen_at)
+        met = {key: at for key, each in self._damage.items() if (at := each.last_met(now)) is not None}
+        damaged = {key: from_micros(at) for key, at in met.items()}
+        return ConsumerFile(self._name, [*self._damage], process, damaged=damaged)

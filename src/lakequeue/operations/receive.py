@@ -29,6 +29,7 @@ from lakequeue.model.messages import Message
 from lakequeue.model.names import sequence_number
 from lakequeue.model.off_loop import OffLoop, in_loop_threads
 from lakequeue.model.waiting_work import Waits, run
+from lakequeue.operations.advice import repairing
 from lakequeue.operations.claim import ClaimedPart, ClaimPlan, FreeHands
 from lakequeue.operations.results import received_message
 from lakequeue.operations.settle import Settler, visibility
@@ -437,9 +438,14 @@ def _rows(queue: OpenQueue, part: ClaimedPart, own: bool) -> tuple[dict[int, Row
             _check_emptied(queue, part.shard, next(emptied, None))
     if unreadable:
         spans = ranges(sorted(unreadable))
-        what, reason = counted(len(unreadable), "message"), worst and first_line(worst)
+        what, reason, new = counted(len(unreadable), "message"), worst and first_line(worst), True
+        if isinstance(worst, DamagedTable):
+            new = queue.damage.met(worst, queue.now())
+            reason = f"{worst.damage}; repair it: {repairing(queue.root.path, queue.region, queue.name)}"
         text = "%s of %s cannot be read, from offset %d to %d: %s"
-        _log.error(text, what, queue.name, spans[0][0], spans[-1][1], reason)
+        _log.log(
+            logging.ERROR if new else logging.DEBUG, text, what, queue.name, spans[0][0], spans[-1][1], reason
+        )
         if own:
             _uncount(queue, part, spans)
     return rows, unreadable

@@ -15,6 +15,7 @@ from lakequeue.errors import DamagedTable, QueueClientError, QueueDoesNotExist, 
 from lakequeue.model import redrive_policies
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import SystemClock
+from lakequeue.model.damage import DamagedReads
 from lakequeue.runtime.calls import CallCounters, Steps, logged
 from lakequeue.runtime.delivery_state import DeliveryState
 from lakequeue.runtime.open_shard import OpenShard
@@ -39,6 +40,7 @@ class OpenQueue:
         attributes: the attributes in ``row``.
         dead_letter_queues: known destinations of dead letters, by the ARN of the dead-letter queue.
         finishing_moves: lock that is held while a move is completed.
+        damage: damaged messages that receives met.
     """
 
     def __init__(self, root: Root, row: QueueRow) -> None:
@@ -49,6 +51,7 @@ class OpenQueue:
         self.dead_letter_queues: dict[str, Destination] = {}
         self.finishing_moves = threading.Lock()
         self.delivery = DeliveryState()
+        self.damage = DamagedReads()
         self._row_checked_at = root.now()
 
     def log_folders(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Damage that calls of this server found. The console shows it."""
+"""Damage that calls of this server found, or that consumers reported. The console shows it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from lakequeue.errors import LakeQueueError
+from lakequeue.model.damage import MET_KEPT
 from lakequeue.serve.instrumentation import RequestRecord
 
-KEPT = timedelta(hours=1)
+KEPT = timedelta(microseconds=MET_KEPT)
 """Time for which damage is remembered."""
 MOST = 1_000
 """Maximum number of calls that are remembered, each with the damage that it found."""
@@ -24,7 +25,7 @@ def _in_thread(work: Callable[[], None]) -> None:
 
 
 class MetDamage:
-    """Remembers damaged tables, and which calls found them, for at most ``KEPT``. Forgets the damage if the
+    """Remembers damaged queues, and which calls found them, for at most ``KEPT``. Forgets the damage if the
     console repeats the call with success, or if a check finds no damage. ``start`` runs a check in the background.
     """
 
@@ -32,6 +33,7 @@ class MetDamage:
         self._met: dict[tuple[str, str, str], tuple[str, datetime]] = {}
         self._start = start
         self._rests: dict[str, datetime] = {}
+        self._sound: dict[str, datetime] = {}  # when the last check without a finding began
 
     def begun(self) -> None: ...
 
@@ -47,6 +49,11 @@ class MetDamage:
                 del self._met[next(iter(self._met))]
         elif call.code == "OK" and call.by_console:  # an empty receive proves nothing
             self._met.pop(key, None)
+
+    def reported(self, key: str, consumer: str, at: datetime) -> None:
+        """Records damaged messages of a queue that a consumer met, unless a later check found no damage."""
+        if key not in self._sound or at > self._sound[key]:
+            self._met["consume", key, consumer] = f"/{key}/0/messages", at
 
     def queues(self, now: datetime) -> set[str]:
         """Returns the keys of the queues in which calls found damage within ``KEPT``."""
@@ -65,6 +72,7 @@ class MetDamage:
         def check() -> None:
             try:
                 if not is_damaged():
+                    self._sound[key] = begun
                     for call, (table, at) in list(self._met.items()):
                         if _key_of(table) == key and at <= begun:
                             self._met.pop(call, None)

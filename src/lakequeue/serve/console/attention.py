@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from lakequeue.entry_verbs import (
     SLOW_TIMEOUTS,
     Advice,
     Concern,
+    DamageReport,
     Depth,
     ErrorCount,
     Remedy,
@@ -25,6 +26,7 @@ from lakequeue.entry_verbs import (
     check_catalog,
     concerns,
     copying,
+    damage_reports,
     depths,
     errors_of,
     idle_consumers,
@@ -80,6 +82,8 @@ class _Seen:
     shortage: Shortage | None
     failure: LakeQueueError | None = None
     """Error of a read of the catalog, as a new process would read it. None if the read succeeded."""
+    reports: Mapping[str, DamageReport] = attrs.field(factory=dict)
+    """The last consumer that met damaged messages of each queue, by the queue's key."""
 
 
 def consumer_row(queue: Queue, consumer: ActiveConsumer) -> dict[str, Any]:
@@ -187,7 +191,7 @@ class Attention:
             if queue.name not in may:
                 continue
             if isinstance(state, DamagedTable) or queue.key in met:
-                damaged.append(_damaged(queue, caller))
+                damaged.append(_damaged(queue, caller, seen.reports.get(queue.key)))
             elif isinstance(state, LakeQueueError):
                 text = f"{queue.name} cannot be read: {ErrorResponse.of(state).message}"
                 steps = (_check(queue.name),)
@@ -216,6 +220,9 @@ class Attention:
             if isinstance(depth, Depth) and depth.counts.in_flight
         ]
         running = running_consumers(self._lake)
+        reports = damage_reports(running, now)
+        for key, report in reports.items():
+            self._damage.reported(key, report.consumer, report.at)
         busy = dict(zip((queue.key for queue in active), all_consumers(active, running), strict=True))
         kept = []
         for queue, depth in zip(queues, counted, strict=True):
@@ -231,7 +238,7 @@ class Attention:
         for queue in (queue for queue in queues if queue.key in met):  # it may be repaired
             self._damage.look_again(queue.key, self._lake.clock.now, partial(self._is_damaged, queue.name))
         before, errors = self._depths.an_hour_ago(queues), self._count_errors(kept)
-        return _Seen(now, kept, before, errors, schedules, shortage(self._lake), failure)
+        return _Seen(now, kept, before, errors, schedules, shortage(self._lake), failure, reports)
 
     def _is_damaged(self, name: str) -> bool:
         damaged = any(each.damage for each in self._lake.check(name))
@@ -289,11 +296,13 @@ class Attention:
         return found
 
 
-def _damaged(queue: Queue, caller: Caller) -> dict[str, Any]:
+def _damaged(queue: Queue, caller: Caller, met: DamageReport | None) -> dict[str, Any]:
     name, copies = queue.name, copying(queue) if caller.may(ANY, None) else None
     repair = Remedy(f"lakequeue repair {name}", "shows what is lost, asks, and repairs it")
     steps = [_check(name), *filter(None, [copies]), repair]
     text = f"{name} is damaged: a call within the last hour met a missing or changed file"
+    if met is not None:
+        text = f"{name} is damaged: a consumer met messages that cannot be read: {met}"
     hint = "after a repair, this goes within a minute"
     return attrs.asdict(Concern(name, "unreadable", text, hint, steps, "damaged"))
 
