@@ -49,9 +49,11 @@ def pytest_configure() -> None:
     os.environ["LAKEQUEUE_DURABILITY"] = "process"  # a power cut may take these queues; DUR tests say otherwise
     # hardly a query runs often enough to repay the second compiler: it took a third of the time of short sessions;
     # and a collector of one thread takes a seventh less than G1, whose threads and barriers serve large heaps
+    # without the second compiler, a JVM has 48 MiB for compiled code: twenty tests fill that, then it interprets
+    cache = "-XX:ReservedCodeCacheSize=256m"
     # queries run once or twice here: to compile each of them took a tenth to a fifth of the time
     interpreted = "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {interpreted}")
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:TieredStopAtLevel=1 {cache} -XX:+UseSerialGC {interpreted}")
     clock_guard.SECOND_LOOK = 0.0  # nobody sets the clock right meanwhile; tests that do make the pause themselves
     with contextlib.suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGINT, signal.default_int_handler)
