@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 
 from lakequeue import Message
+from lakequeue.model.receipt_handles import BETWEEN
 from simulation.workloads import BURST, LIMIT, RATE, Call, History, instant
 
 CLAIMS = ("receive", "exchange", "attempt", "again", "lease")
@@ -446,34 +447,39 @@ class _Judge:
         ]
 
     def _limits(self) -> None:
-        """A group, or a queue, has no more messages in flight than its limit, as far as receipts surely live."""
+        """A group, or a shard, has no more messages in flight than its limit, as far as receipts surely live."""
+        of_groups = self.history.setting.kind == "groups"
         everyone = [(call, each) for found in self.receipts.values() for call, each in found]
 
         def lives(message: Message, claim: Call, call: Call) -> bool:
             until = self._least(message.body, message)
             return claim is call or claim.ended < call.began and until > call.latest
 
+        def part(message: Message) -> Any:
+            return message.group_id if of_groups else message.receipt_handle.split(BETWEEN)[1]
+
         for call in self.history.calls:
-            limit = LIMIT if self.history.setting.kind == "groups" else self._cap_at(call)
-            for group in {message.group_id for message in call.got}:
+            limit = LIMIT if of_groups else self._cap_at(call)
+            for limited in {part(message) for message in call.got}:
                 held = {
                     message.body
                     for claim, message in everyone
-                    if message.group_id == group and lives(message, claim, call)
+                    if part(message) == limited and lives(message, claim, call)
                 }
                 held -= {body for body in held if self._purged(body, surely=False)}
                 if len(held) > limit:
-                    raise Broken(f"6: {sorted(held)} of group {group} are in flight, more than {limit}")
+                    raise Broken(f"6: {sorted(held)} of {limited} are in flight, more than {limit}")
 
     def _cap_at(self, call: Call) -> int:
-        """The highest cap on messages in flight that may hold during a call."""
+        """The highest cap on messages in flight of a shard that may hold during a call. A shard that had more when its
+        cap became lower takes no room from the others."""
         changes = [each for each in self.history.calls if each.verb[0] == "cap" and each.outcome != "refused"]
         before = max(
             (each.began for each in changes if each.outcome == "done" and each.ended < call.began), default=0
         )
         # a change that ended before the last certain one began holds no more
         known = [each.verb[1] for each in changes if each.began < call.ended and each.ended >= before]
-        return max(known if before else [*known, LIMIT]) * self.history.setting.shards
+        return max(known if before else [*known, LIMIT])
 
     def _paced(self) -> None:
         """In no time more messages were received than the limit lets through (JOB-11)."""
