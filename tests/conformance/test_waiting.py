@@ -82,6 +82,18 @@ def test_a_long_poll_at_the_cap_waits_for_room(harness: Harness, clock):
 
 
 @pytest.mark.spec("INF-7")
+def test_a_long_poll_at_the_cap_goes_on_after_a_file_of_the_log_was_replaced(harness: Harness, clock):
+    queue = harness.create(max_inflight_messages=2)
+    queue.send_batch(batch("a", "b", "c"))
+    a, b = queue.receive(2)
+    queue.set_attributes(max_inflight_messages=1)
+    queue.erase(a.message_id)
+    call = Call(clock, lambda: queue.receive(wait_time=5)).after(3)
+    queue.delete(b.receipt_handle)
+    assert bodies(call.join()) == ["c"]
+
+
+@pytest.mark.spec("INF-7")
 def test_a_long_poll_at_the_cap_of_2018_is_refused_when_its_wait_ends(harness: Harness, clock):
     queue = harness.create(profile="sqs-2018", max_inflight_messages=1)
     queue.send_batch(batch("a", "b"))

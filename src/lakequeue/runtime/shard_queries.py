@@ -63,7 +63,11 @@ class ShardQueries(ShardTable[Request, Answer]):
     def next_event(self, now: int) -> int | None:
         """The instant from which a claim may find more messages, judged by state in memory. None if unknown."""
         with self._held():
-            return None if self._machine is None else self._machine.next_event(now)
+            try:
+                return None if self._machine is None else self._machine.next_event(now)
+            except StaleSnapshot:
+                self._machine = None  # its log has files that were removed
+                return None
 
     def known_tokens(self, now: int) -> int | None:
         """Returns how many messages the rate limit allows, by the state in memory. Returns None if unknown."""
