@@ -471,8 +471,10 @@ class _Judge:
                     raise Broken(f"6: {sorted(held)} of {limited} are in flight, more than {limit}")
 
     def _cap_at(self, call: Call) -> int:
-        """The highest cap on messages in flight of a shard that may hold during a call. A shard that had more when its
-        cap became lower takes no room from the others."""
+        """The highest cap on messages in flight of a shard that may hold during a call.
+
+        A shard that had more when its cap became lower takes no room from other shards.
+        """
         changes = [each for each in self.history.calls if each.verb[0] == "cap" and each.outcome != "refused"]
         before = max(
             (each.began for each in changes if each.outcome == "done" and each.ended < call.began), default=0
