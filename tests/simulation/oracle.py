@@ -452,7 +452,7 @@ class _Judge:
         everyone = [(call, each) for found in self.receipts.values() for call, each in found]
 
         def lives(message: Message, claim: Call, call: Call) -> bool:
-            until = self._least(message.body, message)
+            until = self._least(message.body, message, call)
             return claim is call or claim.ended < call.began and until > call.latest
 
         def part(message: Message) -> Any:

@@ -139,19 +139,17 @@ class _Received:
 _Step = _Claimed | _Received | datetime
 
 
-def _release(step: _Step) -> bool:
-    """Makes claimed messages visible, because no caller gets them. Returns True if all became visible."""
-    released, claimed = True, step.claimed if isinstance(step, _Received) else step
+def _release(step: _Step) -> None:
+    """Makes claimed messages visible, because no caller gets them."""
+    claimed = step.claimed if isinstance(step, _Received) else step
     if isinstance(claimed, datetime):
-        return released
+        return
     for part in claimed.own:
         try:
             claimed.queue.command(part.shard, LeaseRelease(claimed.lease_id, part.spans, unseen=True))
         except Exception as error:
-            released = False
             name, reason = claimed.queue.name, first_line(error)
             _log.warning("messages of %s stay in flight until their visibility timeout: %s", name, reason)
-    return released
 
 
 def receive(queue: OpenQueue, request: Request) -> list[Message]:
@@ -309,11 +307,11 @@ class _Polls:
         found = _Received(claimed, messages)
         now, deadline = queue.now(), self._started
         try:
-            deadline = self._poll.deadline()  # may read attributes that the claim found to be new
+            with self._steps.rest():
+                deadline = self._poll.deadline()  # may read attributes that the claim found to be new
         except Exception:
-            if _release(found):
-                with self._steps.rest():
-                    raise
+            if not messages:
+                raise  # the caller gets claimed messages; its next call reads the attributes
         if messages or now >= deadline:
             if claimed.refusal and not messages and (self._poll.refuse_late or deadline <= self._started):
                 raise claimed.refusal
