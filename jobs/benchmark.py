@@ -56,6 +56,7 @@ ROWS = {
     "trickle": "trickle.trickle",
     "producers": "producers.producers",
     "store": "store.store",
+    "bulk-store": "store.bulk",
     "sql": "sql.sql",
     "queries": "sql.queries",
     "profile": "profile.profile",
@@ -76,7 +77,7 @@ ROWS = {
 """The function of each row, as module and name. A module is imported when a row of it runs: some need an extra."""
 ASKED_ONLY = {"celery", "soak"}
 """Rows that run only if named: they take a quarter of an hour to an hour, less with ``--quick``."""
-ON_YOUR_STORE = ["bucket", "sends", "concurrent", "producers", "fleet"]
+ON_YOUR_STORE = ["bucket", "bulk-store", "sends", "concurrent", "producers", "fleet"]
 """Rows that run with ``--store``. Their bounds are those of a store of this machine, so none is judged."""
 
 

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from email.utils import format_datetime
 from urllib.parse import parse_qs, unquote
+from uuid import uuid4
 from xml.sax.saxutils import escape
 
 import attrs
@@ -50,6 +51,7 @@ class MemoryStore:
         self._requests: Counter[str] = Counter()
         self._objects: dict[str, _Object] = {}
         self._names: list[str] = []
+        self._uploads: dict[str, dict[int, bytes]] = {}
 
     @property
     def objects(self) -> dict[str, tuple[bytes, datetime]]:
@@ -92,6 +94,8 @@ class MemoryStore:
                 return _error(404, "NoSuchKey")
             etag = self._put(name, request, self._objects[source].data).headers["ETag"]
             return Response(f"<CopyObjectResult><ETag>{escape(etag)}</ETag></CopyObjectResult>")
+        if method in ("PUT", "POST") and query.keys() & {"uploads", "uploadId"}:
+            return self._upload(name, request, query, body)
         if method in ("GET", "HEAD") and name:
             return self._get(name, request)
         if method == "DELETE" and name:
@@ -119,6 +123,24 @@ class MemoryStore:
             self._names.insert(bisect_left(self._names, name), name)
         self._objects[name] = _Object(data, etag, SystemClock().now())
         return Response(headers={"ETag": etag})
+
+    def _upload(self, name: str, request: Request, query: dict[str, list[str]], body: bytes) -> Response:
+        """Begins a multipart upload, takes a part, or makes an object of the parts."""
+        if "uploads" in query:
+            upload = uuid4().hex
+            self._uploads[upload] = {}
+            return Response(
+                f"<InitiateMultipartUploadResult><UploadId>{upload}</UploadId></InitiateMultipartUploadResult>"
+            )
+        [upload] = query["uploadId"]
+        if request.method == "PUT":
+            self._uploads[upload][int(query["partNumber"][0])] = body
+            return Response(headers={"ETag": _etag(body)})
+        parts = self._uploads.pop(upload)
+        etag = self._put(name, request, b"".join(parts[number] for number in sorted(parts))).headers["ETag"]
+        return Response(
+            f"<CompleteMultipartUploadResult><ETag>{escape(etag)}</ETag></CompleteMultipartUploadResult>"
+        )
 
     def _get(self, name: str, request: Request) -> Response:
         found = self._objects.get(name)

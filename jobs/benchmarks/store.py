@@ -9,19 +9,25 @@ import sys
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import product
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import TypeVar
 from uuid import uuid4
 
-from benchmarks.harness import BODY, Bench, Figure
-from lakequeue import LakeQueue
+from benchmarks import arrow
+from benchmarks.harness import BODY, LONG, Bench, Figure, seconds_of
+from lakequeue import LakeQueue, Lease
 
 ON_STORE = "an object store, 20 ms"
 """Place of rows on a store of this machine."""
 DELAY = 0.02
 """Seconds by which the object store delays each request."""
+FAR = 0.1
+"""Seconds by which it delays each request in rows of S3 Standard."""
+BODIES = 100, 1_024
+"""Bytes of a body in rows of bulk sends."""
 COUNTS = 2
 """Most seconds of ``lakequeue counts`` on the store."""
 REQUESTS = {"send": 6, "receive": 12, "delete": 9, "empty receive": 2}
@@ -116,6 +122,27 @@ def _counts(bench: Bench, url: str, variables: Mapping[str, str]) -> Iterator[Fi
                 times.append(perf_counter() - began)
             name = f"object store, 20 ms: lakequeue counts of {what}, whole process"
             yield Figure(name, median(times), None, bound, f"{sum(ask(url).values())} requests")
+
+
+def bulk(bench: Bench) -> Iterator[Figure]:
+    """Seconds in which a process sends many messages by ``send_arrow``, leases, reads and deletes them."""
+    rows, leases = bench.sizes.bulk_rows, list[Lease]()
+    for size, delay in product(BODIES, (DELAY, FAR) if bench.store is None else (None,)):
+        with opened(bench, ON_STORE if delay else "your store") as (new_root, url, variables), within(variables):
+            queue, data = LakeQueue(new_root(), engine="point").create_queue("bulk"), arrow.reader(rows, size)
+            verbs: Mapping[str, Callable[[], object]] = {
+                "send_arrow": lambda: queue.send_arrow(data),  # noqa: B023
+                "lease": lambda: leases.append(queue.lease(rows, LONG)),  # type: ignore[arg-type]  # noqa: B023
+                "lease.batches()": lambda: sum(map(len, leases[-1].batches())),
+                "lease.delete()": lambda: leases[-1].delete(),
+            }
+            for verb, call in verbs.items():
+                if url is not None:
+                    ask(url, {"delay": delay})
+                seconds, made = seconds_of(call), ask(url) if url is not None else {}
+                place = "your store" if delay is None else f"an object store, {delay * 1e3:.0f} ms"
+                name, said = f"{rows:,} messages of {size:,} bytes on {place}: {verb}", sorted(made.items())
+                yield Figure(name, seconds, remark=", ".join(f"{number} {kind}" for kind, number in said))
 
 
 @contextmanager

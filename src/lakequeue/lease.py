@@ -92,7 +92,8 @@ class Lease:
     def batches(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
         """Returns the messages as Arrow record batches, without Spark. ``messages`` lists the columns.
 
-        Batches are read on demand. Memory holds two batches, usually a few MiB. The files stay for 24 hours.
+        Batches are read on demand. Memory holds two batches, usually a few MiB. On an object store, it also holds
+        up to 64 MiB of files that are read ahead. The files stay for 24 hours.
 
         Args:
             columns: the columns to read, in this order; None for all. Fewer columns are read faster.

@@ -113,7 +113,7 @@ def test_another_process_reads_a_place_from_values_alone(lq: LakeQueue) -> None:
     places, columns = pickle.loads(values)
     bodies = []
     for place in places:
-        for batch in lease_batches.read_places(Store(lq.root), [place], columns, ["body"]):
+        for batch in lease_batches.read_places(Store(lq.root), [[place]], columns, ["body"]):
             assert batch.schema.names == ["body"]
             bodies += batch["body"].to_pylist()
     assert sorted(bodies) == sorted(f"body {number}" for number in range(10))

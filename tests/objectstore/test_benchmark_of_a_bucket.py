@@ -13,6 +13,7 @@ import obstore
 import pytest
 from benchmarks import bucket
 from benchmarks.harness import Bench, Sizes
+from benchmarks.store import BODIES
 from obstore.store import MemoryStore
 from rich.progress import Progress
 
@@ -27,7 +28,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_requests_races_calls_and_prices_are_measured_and_nothing_is_left(s3_root: str) -> None:
-    done = run("--store", s3_root, "--only", "bucket")
+    done = run("--store", s3_root, "--only", "bucket,bulk-store")
     assert done.returncode == 0, done.stderr
     rows = {row["row"]: row for row in json.loads(done.stdout)["rows"]}
     race = rows[f"{bucket.RACERS} threads create the same object: exactly one did"]
@@ -36,6 +37,9 @@ def test_requests_races_calls_and_prices_are_measured_and_nothing_is_left(s3_roo
         assert rows[f"{what}: p50"]["measured"] > 0 and "p99" in rows[f"{what}: p50"]["remark"]
     price = rows["a million messages sent, received and deleted, one message a call"]
     assert price["measured"] > 30 and "6.00 put" in price["remark"]
+    for size in BODIES:
+        for verb in ("send_arrow", "lease", "lease.batches()", "lease.delete()"):
+            assert rows[f"5,000 messages of {size:,} bytes on your store: {verb}"]["measured"] > 0
     assert list(Store(s3_root).folder(s3_root).files()) == []
 
 

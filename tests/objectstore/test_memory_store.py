@@ -74,6 +74,13 @@ def test_objects_are_created_once_read_in_parts_listed_and_deleted(stores: tuple
     assert [name for name, _ in both(stores, deleted)] == ["a/b/3", "a/\u00e4", "ab"]
 
 
+def test_a_large_object_is_written_in_parts(stores: tuple[S3Store, S3Store]) -> None:
+    data = b"".join(bytes([number]) * 2**20 for number in range(13))
+    both(stores, lambda store: obstore.put(store, "large", data, chunk_size=5 * 2**20)["e_tag"] is None)
+    assert both(stores, lambda store: obstore.get(store, "large").bytes().to_bytes()) == data
+    both(stores, lambda store: obstore.delete(store, "large"))
+
+
 def test_long_listings_come_in_pages(stores: tuple[S3Store, S3Store]) -> None:
     _, store = stores
     names = [f"long/{number:05}/{part}" for number in range(PAGE // 2 + 1) for part in "ab"]

@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "src" / "lakequeue"
 ROOMS = ("storage", "runtime", "operations", "shard", "consumer", "model", "spark")
-OURS = ("storage/folder.py", "storage/no_links.py")
+OURS = ("storage/folder.py", "storage/no_links.py", "storage/remote_files.py")
 """They reach files by names that were parsed, through plain ways."""
 CALLS = {
     *("open", "mkdir", "makedirs", "rename", "replace", "link", "symlink", "unlink", "remove", "rmdir", "rmtree"),

@@ -160,12 +160,11 @@ class TaskReader:
                 path = layout.messages_path(self.root, key, int(shard))
                 with self._opened.storage_errors():
                     places = list(_places(_log_at(store, path, int(version)), path, int(shard), offsets))
-            for of_file in files_of(places):
-                with self._opened.storage_errors():
-                    for batch in read_places(store, of_file, _NO_LEASE, ["offset", name]):
-                        end = int(np.searchsorted(offsets, batch["offset"][-1].as_py(), side="right"))
-                        yield _at(offsets[:end], batch, name, type_)
-                        offsets = offsets[end:]
+            with self._opened.storage_errors():
+                for batch in read_places(store, files_of(places), _NO_LEASE, ["offset", name]):
+                    end = int(np.searchsorted(offsets, batch["offset"][-1].as_py(), side="right"))
+                    yield _at(offsets[:end], batch, name, type_)
+                    offsets = offsets[end:]
             if len(offsets):
                 yield _filled(pa.nulls(len(offsets), type_))
 

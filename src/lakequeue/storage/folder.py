@@ -11,7 +11,9 @@ import tempfile
 import time
 import uuid
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -25,6 +27,7 @@ from lakequeue.errors import DamagedTable, one_line
 from lakequeue.model.thread_pools import ThreadPool
 from lakequeue.storage import layout, no_links
 from lakequeue.storage.parquet_files import ANY, reader
+from lakequeue.storage.remote_files import AHEAD, CONCURRENT, ReadAhead, RemoteFile, was_cut_off, whole
 from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import first_line, is_conflict, was_repeated
 
@@ -35,10 +38,8 @@ if TYPE_CHECKING:
 WHOLE = 4 * 2**20
 """Maximum bytes of a remote file that is read as a whole, in one request."""
 
-_CONCURRENT = 16
-"""Maximum number of remote files that one call reads concurrently."""
 _ATTEMPTS = 4
-"""Maximum attempts to send a request that a store cuts off, or create a file whose directory is removed."""
+"""Maximum attempts to list a directory, or to create a file whose directory is removed."""
 _CONFLICT_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 """Seconds between attempts to create a file while a store is busy with another request for the same file."""
 # On macOS, fsync leaves the data in the disk's cache.
@@ -97,8 +98,12 @@ class _BaseFolder(ABC):
         """Returns the content and the identity of a file. Raises FileNotFoundError if the file does not exist."""
 
     @abstractmethod
-    def _source(self, name: str, size: int) -> Any:
-        """Opens a file of a known size for Arrow."""
+    def source(self, name: str, size: int) -> Any:
+        """Opens a file of a known size for Arrow. ``read_ahead`` speeds up reading much of it."""
+
+    @abstractmethod
+    def in_order(self, call: Callable[[_Item], _T], items: Iterable[_Item]) -> Iterator[_T]:
+        """Yields the results of ``call`` in order. On object stores, calls for the next items run meanwhile."""
 
     @abstractmethod
     def _unlink(self, name: str) -> int:
@@ -109,13 +114,18 @@ class _BaseFolder(ABC):
         return self.read_marked(name)[0]
 
     @contextmanager
-    def parquet(self, name: str, size: int, columns: pa.Schema | None = None) -> Iterator[pq.ParquetFile]:
+    def parquet(
+        self, name: str, size: int, columns: pa.Schema | None = None, source: Any = None
+    ) -> Iterator[pq.ParquetFile]:
         """Opens a Parquet file. Raises DamagedTable if the file is damaged or lacks a required column.
 
         Read the file with ``use_threads=False``. With Arrow's threads, 4 of 300 processes aborted at their end.
+
+        Args:
+            source: the file as ``source`` has opened it; None to open it.
         """
         expected = layout.FILES.get(self.uri.rpartition("/")[2], ANY) if columns is None else columns
-        source = self._source(name, size)
+        source = self.source(name, size) if source is None else source
         try:
             with source, reader(source, expected) as file:
                 yield file
@@ -222,8 +232,11 @@ class LocalFolder(_BaseFolder):
     def _opener(self, path: str, flags: int) -> int:
         return os.open(path, flags, 0o666, dir_fd=self.descriptor)
 
-    def _source(self, name: str, size: int) -> Any:
+    def source(self, name: str, size: int) -> Any:
         return pa.OSFile(self.place(name))
+
+    def in_order(self, call: Callable[[_Item], _T], items: Iterable[_Item]) -> Iterator[_T]:
+        return map(call, items)
 
     def for_each(self, call: Callable[[_Item], _T], items: Sequence[_Item]) -> list[_T]:
         """Calls ``call`` for each item, on object stores concurrently. Returns the results in order."""
@@ -442,18 +455,30 @@ class RemoteFolder(_BaseFolder):
             found = obstore.get(self._client("get"), self._at(name))
             return bytes(found.bytes()), _store_mark(found.meta)
 
-        return _whole(get)
+        return whole(get)
 
     def open(self, name: str, size: int) -> IO[bytes]:
-        return io.BufferedReader(_Remote(lambda: self._client("get"), self._at(name), size), buffer_size=2**16)
+        return io.BufferedReader(RemoteFile(lambda: self._client("get"), self._at(name), size), buffer_size=2**16)
 
-    def _source(self, name: str, size: int) -> Any:
-        return pa.BufferReader(self.read(name)) if size <= WHOLE else self.open(name, size)
+    def source(self, name: str, size: int) -> Any:
+        if size <= WHOLE:
+            return pa.BufferReader(self.read(name))
+        return ReadAhead(lambda: self._client("get"), self._at(name), size)
+
+    def in_order(self, call: Callable[[_Item], _T], items: Iterable[_Item]) -> Iterator[_T]:
+        with ThreadPool(AHEAD // WHOLE) as pool:
+            coming: deque[Future[_T]] = deque()
+            for item in items:
+                coming.append(pool.submit(call, item))
+                if len(coming) == AHEAD // WHOLE:
+                    yield coming.popleft().result()
+            while coming:
+                yield coming.popleft().result()
 
     def for_each(self, call: Callable[[_Item], _T], items: Sequence[_Item]) -> list[_T]:
         if len(items) < 2:
             return list(map(call, items))
-        with ThreadPool(min(_CONCURRENT, len(items))) as pool:
+        with ThreadPool(min(CONCURRENT, len(items))) as pool:
             return list(pool.map(call, items))
 
     def create(self, name: str, data: bytes, *, new_folder: bool = True) -> Mark | None:
@@ -502,11 +527,11 @@ class RemoteFolder(_BaseFolder):
                         offset = found["path"]
                 return
             except BaseError as error:  # A listing that failed cannot continue: it would report its end.
-                if not _cut_off(error) or attempt == _ATTEMPTS - 1:
+                if not was_cut_off(error) or attempt == _ATTEMPTS - 1:
                     raise
 
     def folders(self, prefix: str = "", beginning: str = "") -> list[str]:
-        found = _whole(lambda: obstore.list_with_delimiter(self._client("list"), self._at(prefix) or None))
+        found = whole(lambda: obstore.list_with_delimiter(self._client("list"), self._at(prefix) or None))
         names = sorted(each.rpartition("/")[2] for each in found["common_prefixes"])
         return [name for name in names if name.startswith(beginning)]
 
@@ -544,47 +569,6 @@ def _remote_entry(name: str, found: ObjectMeta) -> ListedFile:
 def _etag(text: str | None) -> str | None:
     """Returns an ETag without quotes, because listings of some stores omit the quotes."""
     return text and text.strip('"')
-
-
-class _Remote(io.RawIOBase):
-    def __init__(self, client: Callable[[], ObjectStore], name: str, size: int) -> None:
-        self._client, self._name, self._size = client, name, size
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        length = min(len(buffer), self._size - self._at)
-        if length > 0:
-            data = _whole(lambda: obstore.get_range(self._client(), self._name, start=self._at, length=length))
-            memoryview(buffer)[:length] = memoryview(data)
-            self._at += length
-        return max(0, length)
-
-
-def _whole(request: Callable[[], _T]) -> _T:
-    for _ in range(_ATTEMPTS - 1):
-        try:
-            return request()
-        except BaseError as error:
-            if not _cut_off(error):
-                raise
-    return request()
-
-
-def _cut_off(error: BaseError) -> bool:
-    return "response body error" in str(error)
 
 
 def _flush(descriptor: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -97,6 +97,19 @@ def row_groups(file: pq.ParquetFile) -> list[tuple[int, int, int]]:
     """Returns three numbers for each row group of a file: group number, first row, and row after the last row."""
     ends = list(accumulate(file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)))
     return list(zip(range(len(ends)), [0, *ends], ends, strict=False))
+
+
+def spans_of(file: pq.ParquetFile, group: int, columns: Collection[str]) -> list[tuple[int, int]]:
+    """Returns where a file has the columns of a row group: pairs of the first byte and the byte after the last."""
+    found, parts = file.metadata.row_group(group), []
+    for number in range(found.num_columns):
+        column = found.column(number)
+        if column.path_in_schema.partition(".")[0] in columns:
+            start = column.data_page_offset
+            if column.has_dictionary_page and column.dictionary_page_offset:
+                start = min(start, column.dictionary_page_offset)
+            parts.append((start, start + column.total_compressed_size))
+    return parts
 
 
 def write_table(rows: pa.Table, target: Any, **options: Any) -> None:

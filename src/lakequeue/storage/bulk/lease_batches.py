@@ -5,6 +5,7 @@ from __future__ import annotations
 import binascii
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
@@ -23,7 +24,8 @@ from lakequeue.storage import layout
 from lakequeue.storage.engines.spark_access import READ
 from lakequeue.storage.messages.append import attribute_cells
 from lakequeue.storage.messages.read import check_order, is_foreign
-from lakequeue.storage.parquet_files import row_groups
+from lakequeue.storage.parquet_files import row_groups, spans_of
+from lakequeue.storage.remote_files import read_ahead
 from lakequeue.storage.roots import spark_uri
 from lakequeue.storage.stores import Store
 
@@ -221,21 +223,22 @@ def files_of(places: Iterable[LeasePlace]) -> list[list[LeasePlace]]:
 
 
 def read_places(
-    store: Store, places: Sequence[LeasePlace], lease: LeaseColumns, columns: Sequence[str] | None = None
+    store: Store, files: Sequence[Sequence[LeasePlace]], lease: LeaseColumns, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the messages at places of one file, by row group. Omits erased messages if ``body`` is read."""
+    """Yields the messages at the places of each file, by row group. Omits erased messages if ``body`` is read.
+
+    Memory holds two row groups, and on an object store twice ``AHEAD`` bytes of files that were read ahead.
+    """
     schema = schema_of(columns)
-    directory, _, name = places[0].path.rpartition("/")
-    folder = store.folder(directory)
-    foreign = is_foreign(places[0].path.rpartition("/messages/")[2])
     wanted = [name for name in _STORED if name in schema.names]
     if "sent_at" in schema.names:
         wanted += _SENT_AT
 
     def read() -> Iterator[_Rows]:
-        with folder.parquet(name, places[0].size or folder.entry(name).size, layout.FILES["messages"]) as file:
-            for rows, begin, parts in _rows_by_group(file, places, ["position", *wanted], foreign):
-                check_order(rows["position"], begin, directory, name)
+        folder = store.folder(files[0][0].path.rpartition("/")[0])
+        for opened in folder.in_order(lambda places: _OpenFile(store, places, ["position", *wanted]), files):
+            for rows, begin, parts in opened.rows():
+                check_order(rows["position"], begin, opened.folder.uri, opened.name)
                 if len(parts) == 1:
                     rows = rows.slice(parts[0].start, parts[0].rows)
                 else:
@@ -246,9 +249,9 @@ def read_places(
                     # an empty one marks an erased message, NULL one that others deleted
                     full = pc.not_equal(rows["body"].cast(pa.string()), "")
                     rows = rows if pc.all(full, skip_nulls=False).as_py() else rows.filter(full)
-                yield _Rows(rows.combine_chunks(), places[0], lease)
+                yield _Rows(rows.combine_chunks(), opened.places[0], lease)
 
-    for found in _ahead(read()):
+    for found in _ahead(read()) if files else ():
         yield pa.record_batch([found.column(field) for field in schema], schema=schema)
 
 
@@ -264,8 +267,7 @@ class LeaseTask:
 
     def read(self, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
         """Yields the messages. Reads only the given columns, and does not open the root."""
-        for of_file in self.places:
-            yield from read_places(self.store, of_file, self.lease, columns)
+        return read_places(self.store, self.places, self.lease, columns)
 
 
 def _ahead(items: Iterator[_Rows]) -> Iterator[_Rows]:
@@ -288,18 +290,33 @@ class _PlacedRows(NamedTuple):
         return self.stop - self.start
 
 
-def _rows_by_group(
-    file: pq.ParquetFile, places: Sequence[LeasePlace], columns: Sequence[str], foreign: bool
-) -> Iterator[tuple[pa.Table, int, list[_PlacedRows]]]:
-    """Yields the rows of each row group, the position of the first row, and the places in these rows."""
-    if foreign:
-        rows = file.read(columns, use_threads=False).sort_by("position")
-        begin = rows["position"][0].as_py()
-        parts = [_PlacedRows(each.first_position - begin, each.last_position + 1 - begin, each) for each in places]
-        yield rows, begin, parts
-        return
-    for group, begin, parts in _row_groups(file, places):
-        yield file.read_row_group(group, columns, use_threads=False), begin, parts
+class _OpenFile:
+    """A file of messages, opened, with the places that are read from it."""
+
+    def __init__(self, store: Store, places: Sequence[LeasePlace], columns: Sequence[str]) -> None:
+        directory, _, self.name = places[0].path.rpartition("/")
+        self.folder, self.places, self._columns = store.folder(directory), places, columns
+        size = places[0].size or self.folder.entry(self.name).size
+        self._source, self._opened = self.folder.source(self.name, size), ExitStack()
+        parquet = self.folder.parquet(self.name, size, layout.FILES["messages"], self._source)
+        self._file = self._opened.enter_context(parquet)
+
+    def rows(self) -> Iterator[tuple[pa.Table, int, list[_PlacedRows]]]:
+        """Yields the rows of each row group, the position of the first row, and the places in these rows."""
+        with self._opened:
+            if is_foreign(self.places[0].path.rpartition("/messages/")[2]):
+                rows = self._file.read(self._columns, use_threads=False).sort_by("position")
+                begin = rows["position"][0].as_py()
+                parts = [
+                    _PlacedRows(each.first_position - begin, each.last_position + 1 - begin, each)
+                    for each in self.places
+                ]
+                yield rows, begin, parts
+                return
+            groups = list(_row_groups(self._file, self.places))
+            read_ahead(self._source, [spans_of(self._file, group, self._columns) for group, *_ in groups])
+            for group, begin, parts in groups:
+                yield self._file.read_row_group(group, self._columns, use_threads=False), begin, parts
 
 
 def _row_groups(
