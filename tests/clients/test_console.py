@@ -1302,7 +1302,7 @@ def test_what_is_deleted_soon_can_be_kept_longer(lake: LakeQueue, visit: Visit):
     visit.page.route("**/api/attention", lambda route: route.fulfill(json=answer))
     page = visit.open("#/?text=kept")
     visit.button("Keep longer…").click()
-    retention = page.get_by_role("dialog").get_by_label("Retention")
+    retention = page.get_by_role("dialog").get_by_label("Retention period")
     shows(retention).to_be_focused()
     shows(retention).to_have_value("8d")
     page.get_by_role("dialog").get_by_role("button", name="Change").click()

@@ -299,7 +299,7 @@ def test_a_pause_longer_than_the_retention_says_that_messages_have_expired(days:
     since = started([Pause(None, "audit", None)], (), NOW - days * 86_400 * MICROS)
     attributes = attrs.evolve(QueueAttributes.create(paused="audit"), paused_since=since)
     [concern] = found("orders", attributes, Depth(NOW, QueueCounts(0, 0, 0, 0, None), 0), [], (), None)
-    told = "; longer than the retention of 4d: older messages have expired" if late else ""
+    told = "; longer than the retention period of 4d: older messages have expired" if late else ""
     assert (concern.brief, concern.reason) == ("paused", f": audit{told}")
     assert concern.since == from_micros(NOW - days * 86_400 * MICROS)
     assert concern.text.endswith(f": audit{told}")

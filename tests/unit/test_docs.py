@@ -107,7 +107,7 @@ def test_the_page_of_profiles_matches_the_sources():
         return "any" if value is None else f"{value:,}"
 
     def span(low: float, high: float | None) -> str:
-        return "up to the retention" if high is None else f"{low:,}-{high:,}"
+        return "up to the retention period" if high is None else f"{low:,}-{high:,}"
 
     profiles = [PROFILES[name] for name in ("lake", "sqs", "sqs-2018", "cmq")]
     table = FEATURES.split("\n\n| |")[1].split("\n\n")[0].splitlines()[2:]
@@ -121,7 +121,7 @@ def test_the_page_of_profiles_matches_the_sources():
         "delay (s)": [span(p.delay.low, p.delay.high) for p in profiles],
         "wait of a receive (s)": [span(p.receive_wait_time.low, p.receive_wait_time.high) for p in profiles],
         "visibility timeout (s)": [span(p.visibility_timeout.low, p.visibility_timeout.high) for p in profiles],
-        "retention (s)": [span(p.message_retention_period.low, p.message_retention_period.high) for p in profiles],
+        "retention period (s)": [span(p.message_retention_period.low, p.message_retention_period.high) for p in profiles],
         "handle after its timeout": [
             "works until received again" if p.receipt_policy == "lenient" else "refused" for p in profiles
         ],

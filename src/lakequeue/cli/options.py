@@ -89,7 +89,7 @@ Names = Annotated[list[str] | None, queue_argument(..., "All queues if none is g
 Yes = Annotated[bool, flag(..., "Do not ask.", "--yes", "-y")]
 DryRun = Annotated[bool, flag(..., "Only show the effect, and change nothing.", "--dry-run")]
 VisibilityTimeout = Annotated[float | None, duration_option(..., "How long a received message stays hidden.")]
-Retention = Annotated[float | None, duration_option(..., "How long messages are kept.")]
+Retention = Annotated[float | None, duration_option(..., "Retention period: how long messages are kept.")]
 Delay = Annotated[float | None, duration_option(..., "How long a new message stays hidden.")]
 Wait = Annotated[float | None, duration_option(..., "How long a receive waits for messages.")]
 MaxSize = Annotated[int | None, option(..., "Maximum size of a message, such as 256KiB.", "SIZE", parser=size)]

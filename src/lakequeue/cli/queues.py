@@ -173,7 +173,7 @@ def _show_message(session: Session, queue: str, message_id: str) -> None:
     found = session.queue(queue)
     message = found.get(message_id)
     retention = timedelta(seconds=settings(found).message_retention_period)
-    stored = message.state not in ("deleted", "undecided")  # marks keep messages past the retention
+    stored = message.state not in ("deleted", "undecided")  # marks keep messages past the retention period
     document = documents.peeked(message) | {"expires_at": message.sent_at + retention if stored else None}
     hidden = ("attempts",) if message.priority else ("attempts", "priority")
     shown = {name: value for name, value in document.items() if name not in hidden and value not in (None, {})}

@@ -134,7 +134,7 @@ class Broker:
         self._new = False
 
     def send(self, name: str, body: str, eta: datetime | None, priority: int) -> None:
-        """Sends a message that becomes visible at ``eta``, or earlier if its retention would end before. Raises
+        """Sends a message that becomes visible at ``eta``, or earlier if its retention period would end before. Raises
         UnsupportedOperation for a priority above 0 on a queue without priorities.
         """
 

@@ -69,7 +69,7 @@ class CompactionSummary:
     deleted: bool = False
     """True if the pass removed the data of a deleted queue."""
     expired: int = 0
-    """Number of messages, also of the history, that the pass removed because their retention ended."""
+    """Number of messages, also of the history, that the pass removed because their retention period ended."""
     segments_dropped: int = 0
     """Number of segments that were removed because no message was left in them."""
     segments_merged: int = 0

@@ -197,7 +197,7 @@ def found(
         what = "paused" if pause.group is None else f"group {pause.group} paused"
         seconds = 0.0 if pause.since is None else (now.at - to_micros(pause.since)) / MICROS
         retention = attributes.message_retention_period
-        late = f"longer than the retention of {shown_duration(retention)}: older messages have expired"
+        late = f"longer than the retention period of {shown_duration(retention)}: older messages have expired"
         ends = f"; {late}" if seconds > retention else ""
         reason = f"{pause.with_reason('')}{ends}"
         steps: Sequence[Remedy] = (Remedy(pause.command(name), ENDS),)

@@ -115,7 +115,7 @@ class QueueMetrics:
         paused = _gauge("paused", "1 if receives find nothing, as the queue is paused, else 0.")
         since = _gauge("paused_timestamp_seconds", "When the queue was paused; 0 if it is not.")
         timeouts = _gauge("visibility_timeout_seconds", "Visibility timeout of the queue.")
-        retention = _gauge("retention_seconds", "Age at which the queue deletes a message.")
+        retention = _gauge("retention_seconds", "Retention period: age at which the queue deletes a message.")
         for queue in own:
             targets.add_metric([queue.name], sources[queue.arn])
             pause = next((pause for pause in settings(queue).pauses if pause.group is None), None)

@@ -7,7 +7,7 @@ import { count, el, number, show } from "./dom.js";
 
 const NUMBERS = [
   ["VisibilityTimeout", "Visibility timeout", "seconds, or 5m, 1h30m"],
-  ["MessageRetentionPeriod", "Retention", "seconds, or 12h, 4d"],
+  ["MessageRetentionPeriod", "Retention period", "seconds, or 12h, 4d"],
   ["DelaySeconds", "Delay", "seconds, or 5m"],
   ["ReceiveMessageWaitTimeSeconds", "Wait of receives", "seconds"],
   ["RewindSeconds", "Rewind range", "seconds, or 1d; 0: off"],
