@@ -143,19 +143,19 @@ def test_a_redrive_policy_needs_permission_to_send_there(lake: LakeQueue):
 def test_rates_are_messages_a_minute_over_the_last_minutes(console: Console, lake: LakeQueue, clock: ManualClock):
     queue = lake.create_queue("orders", visibility_timeout=600)
     assert console.get("queues/orders")["rates"] is None
-    for _ in range(2):
+    for enough in False, True:
         queue.send_batch([SendEntry("a") for _ in range(12)])
-        queue.delete_batch([message.receipt_handle for message in queue.receive(6)[:3]])
+        queue.delete_batch([message.receipt_handle for message in queue.receive(6)[:5]])
         clock.advance(60)
         found = console.get("queues/orders")["rates"]
         assert found == {
             "minutes": found["minutes"],
             "sent": pytest.approx(12),
             "received": pytest.approx(6),
-            "deleted": pytest.approx(3),
+            "deleted": pytest.approx(5),
             "stay": found["stay"],
         }
-        assert found["stay"] > 0
+        assert (found["stay"] is not None) == enough, "few deletes give no average"
     clock.advance(240)
     console.get("queues/orders")
     clock.advance(240)

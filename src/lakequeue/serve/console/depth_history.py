@@ -22,6 +22,8 @@ _log = logging.getLogger("lakequeue.serve")
 _MINUTE = 60 * MICROS
 RANK_AGE = 2 * _MINUTE
 """Maximum age in microseconds of the depths by which queues are sorted."""
+FEW = 10
+"""Fewest deleted messages from which an average of a stay is shown."""
 _RATES = 5
 _SPAN = SPAN // timedelta(microseconds=1)
 
@@ -74,12 +76,13 @@ class DepthHistory:
         sent, deleted = now.rates_since(depths[0])
         at, before = totals[0]
         received = tally(queue)["received"] - before
+        enough = (deleted or 0) * (now.at - depths[0].at) / MICROS >= FEW
         return {
             "minutes": (now.at - depths[0].at) / _MINUTE,
             "sent": 60 * (sent or 0),
             "received": received * _MINUTE / (now.at - at),
             "deleted": max(0, 60 * (deleted or 0)),
-            "stay": now.stay_since(depths[0]),
+            "stay": now.stay_since(depths[0]) if enough else None,
         }
 
     def latest(self, queue: Queue) -> Depth | None:
