@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -31,7 +32,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from lakequeue.storage.roots import local_path
+from lakequeue.errors import LakeQueueError
+from lakequeue.storage.engines.commit_failures import is_storage_failure
+from lakequeue.storage.roots import local_path, root_of
+from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
 
 ROWS = {
@@ -75,15 +79,22 @@ ROWS = {
     "bucket": "bucket.bucket",
 }
 """The function of each row, as module and name. A module is imported when a row of it runs: some need an extra."""
+COLUMNS = ("measured", "unit", "lakequeue", "other side", "ratio", "bound", "verdict", "remark")
+LEGEND = (
+    "In a row A / B, lakequeue does A. The other side B is the same work by other means, or lakequeue in another\n"
+    "state; the ratio is A divided by B. Few ms, MiB and requests are good, and many a second. The bound is\n"
+    "our own, of the ratio if there is one: within is good, over and under are not."
+)
 ASKED_ONLY = {"celery", "soak"}
 """Rows that run only if named: they take a quarter of an hour to an hour, less with ``--quick``."""
 ON_YOUR_STORE = ["bucket", "bulk-store", "sends", "concurrent", "producers", "fleet"]
-"""Rows that run with ``--store``. Their bounds are those of a store of this machine, so none is judged."""
+"""Rows that run with ``--store``. Only the bounds of ``bucket`` hold for any store, and are judged."""
 
 
 def main(
     quick: Annotated[
-        bool, typer.Option(help="Use smaller sizes, for about two minutes; judges no bounds.")
+        bool,
+        typer.Option(help="Use smaller sizes, for about two minutes; judges bounds only with --store."),
     ] = False,
     root: Annotated[str | None, typer.Option(help="Local directory for temporary files.")] = None,
     only: Annotated[
@@ -116,8 +127,8 @@ def main(
         Path(root).mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(prefix="lakequeue-benchmark-", dir=root) as directory,
-        Progress(*columns, console=errors, transient=True) as progress,
         _fresh_prefix(store) as prefix,
+        Progress(*columns, console=errors, transient=True) as progress,
     ):
         bench = Bench(Path(directory), sizes, progress, prefix)
         for name in names:
@@ -125,16 +136,19 @@ def main(
                 started = perf_counter()
                 module, _, function = ROWS[name].partition(".")
                 for figure in getattr(import_module(f"benchmarks.{module}"), function)(bench):
-                    figures.append(attrs.evolve(figure, bound=None) if store else figure)
+                    figures.append(attrs.evolve(figure, bound=None) if store and name != "bucket" else figure)
                 bench.say(f"{name}: {perf_counter() - started:.0f} s")
             except Exception as error:
                 failed.append(name)
-                errors.print_exception() if errors.is_terminal else errors.print(f"{name}: {error!r}")
-    machine = _machine()
+                if _is_of_storage(error):
+                    errors.print(f"{name}: {first_line(error)}", soft_wrap=True, markup=False)
+                else:
+                    errors.print_exception() if errors.is_terminal else errors.print(f"{name}: {error!r}")
+    machine, judged = _machine(), store is not None or not quick
     if as_json:
-        print(json.dumps(_document(machine, quick, figures, failed), indent=2))
+        print(json.dumps({"machine": machine, "quick": quick} | _document(judged, figures, failed), indent=2))
     else:
-        _print_table(machine, quick, figures, failed)
+        _print_table(machine, judged, figures, failed)
     if failed:
         raise typer.Exit(1)
 
@@ -145,17 +159,27 @@ def _fresh_prefix(uri: str | None) -> Iterator[str | None]:
     if uri is None:
         yield None
         return
-    uri = uri.rstrip("/")
     if local_path(uri) is not None:
         raise typer.BadParameter(f"{uri} is a path; give a URI of a store, such as s3://bucket/prefix")
-    folder, name = Store(uri).folder(uri), f"benchmark-{uuid4().hex}"
-    found = next(iter(folder.files()), None)
+    try:
+        uri = root_of(uri)
+        folder, name = Store(uri).folder(uri), f"benchmark-{uuid4().hex}"
+        found = next(iter(folder.files()), None)
+    except Exception as error:
+        if not _is_of_storage(error):
+            raise
+        print(f"Error: {uri}: {first_line(error)}", file=sys.stderr)
+        raise typer.Exit(1) from None
     if found is not None:
         raise typer.BadParameter(f"{uri} holds {found.name}; give a prefix that holds nothing")
     try:
         yield f"{uri}/{name}"
     finally:
         folder.for_each(lambda entry: folder.discard(entry.name), list(folder.files(name)))
+
+
+def _is_of_storage(error: Exception) -> bool:
+    return isinstance(error, LakeQueueError) or is_storage_failure(error)
 
 
 def _machine() -> dict[str, Any]:
@@ -172,7 +196,7 @@ def _machine() -> dict[str, Any]:
     }
 
 
-def _document(machine: dict[str, Any], quick: bool, figures: list[Figure], failed: list[str]) -> dict[str, Any]:
+def _document(judged: bool, figures: list[Figure], failed: list[str]) -> dict[str, Any]:
     rows = [
         {
             "row": figure.name,
@@ -182,30 +206,33 @@ def _document(machine: dict[str, Any], quick: bool, figures: list[Figure], faile
             "bound": figure.bound,
             "unit": figure.unit,
             "remark": figure.remark,
-            "verdict": figure.verdict(not quick),
+            "verdict": figure.verdict(judged),
         }
         for figure in figures
     ]
-    return {"machine": machine, "quick": quick, "rows": rows, "failed": failed}
+    return {"rows": rows, "failed": failed}
 
 
-def _print_table(machine: dict[str, Any], quick: bool, figures: list[Figure], failed: list[str]) -> None:
+def _print_table(machine: dict[str, Any], judged: bool, figures: list[Figure], failed: list[str]) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 160
     cores, memory, *versions = machine.items()
     console.print(f"{cores[1]} cores, {memory[1]} GiB;", ", ".join(f"{name} {value}" for name, value in versions))
+    rows = [figure.cells(judged) for figure in figures]
+    rows += [[name, "", "", "", "", "", "failed", ""] for name in failed]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("row", overflow="fold")
-    for column in ("measured", "bare", "ratio"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("bound")
-    table.add_column("verdict", no_wrap=True)
-    for figure in figures:
-        table.add_row(*figure.cells(not quick))
-    for name in failed:
-        table.add_row(name, "", "", "", "", "failed")
+    for number, column in enumerate(COLUMNS):
+        if number < 3 or any(row[number] for row in rows):
+            right = column in ("lakequeue", "other side", "ratio")
+            table.add_column(column, justify="right" if right else "left", no_wrap=right, overflow="fold")
+        else:
+            for row in rows:
+                row[number] = None
+    for row in rows:
+        table.add_row(*(cell for cell in row if cell is not None))
     console.print(table)
+    console.print(LEGEND)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 from typing import Any
 
+import attrs
+
 from benchmarks.harness import BODY, Action, Bench, Figure
 from benchmarks.store import dollars
 from lakequeue import LakeQueue, SendEntry
@@ -19,25 +21,28 @@ RACERS = 8
 BATCH = 10
 SIZE = 1024
 """Bytes of an object."""
+IN_REQUESTS = 4
+"""Most time of a call, in requests that create an object: two of these one after another, and often a read."""
 
 
 def bucket(bench: Bench) -> Iterator[Figure]:
     """Latency of single requests, races to create an object, and latency, requests and price of calls."""
     assert bench.store is not None
     objects = f"{bench.store}/objects"
-    yield from _requests(bench, Store(objects).folder(objects))
+    single = list(_requests(bench, Store(objects).folder(objects)))
+    yield from single
     yield _races(bench, f"{bench.store}/races")
-    yield from _calls(bench, f"{bench.store}/queues")
+    yield from _calls(bench, f"{bench.store}/queues", single[0].measured)
 
 
 def _requests(bench: Bench, folder: Folder) -> Iterator[Figure]:
     data, names = b"x" * SIZE, [f"{number:05}" for number in range(bench.sizes.point_rounds)]
     requests: Mapping[str, Callable[[str], object]] = {
-        "create": lambda name: folder.create(name, data),
-        "read": folder.read,
-        "look up": folder.entry,
-        "list": lambda name: list(folder.files(after=names[-2])),
-        "delete": folder.discard,
+        "create an object": lambda name: folder.create(name, data),
+        "read it": folder.read,
+        "ask for its size": folder.entry,
+        "list an object": lambda name: list(folder.files(after=names[-2])),
+        "delete it": folder.discard,
     }
     for what, request in requests.items():
         yield _latency(bench, f"one request: {what}", [lambda name=name: request(name) for name in names])  # noqa: B023
@@ -67,10 +72,12 @@ def _races(bench: Bench, uri: str) -> Figure:
                     "store loses commits, so do not use it"
                 )
             once += len(winners)
-    return Figure(f"{RACERS} threads create the same object: exactly one did", once, unit=f"of {number + 1} races")
+    name, races = f"{RACERS} threads create the same object: exactly one did", number + 1
+    return Figure(name, once, bound=races, unit=f"of {races} races")
 
 
-def _calls(bench: Bench, root: str) -> Iterator[Figure]:
+def _calls(bench: Bench, root: str, request: float) -> Iterator[Figure]:
+    """``request``: the median seconds in which the store creates an object."""
     lake = LakeQueue(root, engine="point")
     queue = lake.create_queue("orders")
     received: list[Any] = []
@@ -91,7 +98,8 @@ def _calls(bench: Bench, root: str) -> Iterator[Figure]:
         after = store_requests(lake)
         made = {kind: (after[kind] - before.get(kind, 0)) / rounds / batch for kind in sorted(after)}
         for verb, took in times.items():
-            yield _figure(f"{verb}, {what}", took)
+            name = f"{verb}, {what} / one request that creates an object"
+            yield attrs.evolve(_figure(name, took), bare=request, bound=IN_REQUESTS)
         requests = ", ".join(f"{each:.2f} {kind}" for kind, each in made.items() if each)
         name = f"a million messages sent, received and deleted, {what} a call"
         yield Figure(name, dollars(made), None, None, f"at prices of S3; {requests} for each message", "dollars")
@@ -109,4 +117,4 @@ def _latency(bench: Bench, name: str, calls: list[Action]) -> Figure:
 def _figure(name: str, times: list[float]) -> Figure:
     times = sorted(times)
     half, most = times[len(times) // 2], times[len(times) * 99 // 100]
-    return Figure(f"{name}: p50", half, None, None, f"p99 {most * 1e3:.1f} ms of {len(times)}")
+    return Figure(name, half, remark=f"median of {len(times)}; 99th percentile {most * 1e3:.1f} ms")

@@ -137,31 +137,37 @@ class Figure:
 
     def verdict(self, judged: bool) -> str:
         if self.bound is None:
-            return "figure"
+            return "no bound"
         if not judged:
             return "not judged"
         value = self.measured if self.ratio is None else self.ratio
-        if self.unit == "/s":
+        if self.more_is_better:
             return "within" if value >= self.bound else "under"
         return "within" if value <= self.bound else "over"
 
+    @property
+    def more_is_better(self) -> bool:
+        """True for rates and races. Times, bytes and requests are better if there are fewer."""
+        return self.unit == "/s" or self.unit.startswith("of ")
+
     def cells(self, judged: bool) -> list[str]:
-        limit = "x" if self.bare is not None else f" {self.unit}"
-        least = "at least " if self.unit == "/s" else ""
-        bound = "" if self.bound is None else f"{least}{self.bound:,g}{limit}"
+        scale, unit = (1000, "ms") if self.unit == "s" and self.measured < 1 else (1, self.unit)
+        limit = "x" if self.bare is not None else "" if self.more_is_better else f" {self.unit}"
+        least = "at least" if self.more_is_better else "at most"
         return [
             self.name,
-            self._text(self.measured),
-            "" if self.bare is None else self._text(self.bare),
-            "" if self.ratio is None else f"{self.ratio:.2f}",
-            f"{bound} {self.remark}".strip(),
+            "a second" if unit == "/s" else unit,
+            _number(self.measured * scale),
+            "" if self.bare is None else _number(self.bare * scale),
+            "" if self.ratio is None else f"{self.ratio:.2f}x",
+            "" if self.bound is None else f"{least} {self.bound:,g}{limit}",
             self.verdict(judged),
+            self.remark,
         ]
 
-    def _text(self, value: float) -> str:
-        if self.unit != "s":
-            return f"{value:,.0f} {self.unit}"
-        return f"{value * 1000:.1f} ms" if value < 1 else f"{value:.2f} s"
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 or value == round(value) else f"{value:.3g}"
 
 
 Action = Callable[[], object]

@@ -45,11 +45,11 @@ def point(bench: Bench) -> Iterator[Figure]:
             (receive, bare.claim),
             (lambda: queue.delete(received.pop()), bare.delete),
         )
-    yield Figure("one send / bare append", *send, bound=2)
-    yield Figure("one claim / bare MERGE", *claim, bound=2)
-    yield Figure("one delete / bare MERGE", *delete, bound=2)
-    yield Figure("one claim / bare append", claim[0], send[1], bound=3)
-    yield Figure("one delete / bare append", delete[0], send[1], bound=3)
+    yield Figure("one send / append of a row by delta-rs", *send, bound=2)
+    yield Figure("one receive / MERGE of a row by delta-rs", *claim, bound=2)
+    yield Figure("one delete / MERGE of a row by delta-rs", *delete, bound=2)
+    yield Figure("one receive / append of a row by delta-rs", claim[0], send[1], bound=3)
+    yield Figure("one delete / append of a row by delta-rs", delete[0], send[1], bound=3)
 
 
 def commits(bench: Bench) -> Iterator[Figure]:

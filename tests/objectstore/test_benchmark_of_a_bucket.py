@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,8 +34,10 @@ def test_requests_races_calls_and_prices_are_measured_and_nothing_is_left(s3_roo
     rows = {row["row"]: row for row in json.loads(done.stdout)["rows"]}
     race = rows[f"{bucket.RACERS} threads create the same object: exactly one did"]
     assert (race["measured"], race["unit"]) == (8, "of 8 races")
-    for what in ("one request: create", "one request: delete", "send, one message", "delete, a batch of 10"):
-        assert rows[f"{what}: p50"]["measured"] > 0 and "p99" in rows[f"{what}: p50"]["remark"]
+    for what in ("one request: create an object", "one request: delete it"):
+        assert rows[what]["measured"] > 0 and "99th percentile" in rows[what]["remark"]
+    for what in ("send, one message", "delete, a batch of 10"):
+        assert rows[f"{what} / one request that creates an object"]["bound"] == bucket.IN_REQUESTS
     price = rows["a million messages sent, received and deleted, one message a call"]
     assert price["measured"] > 30 and "6.00 put" in price["remark"]
     for size in BODIES:
@@ -71,3 +74,22 @@ def test_a_store_on_which_several_threads_create_an_object_fails(
     bench = Bench(tmp_path, Sizes(point_rounds=2, races=1), Progress(disable=True), "s3://lake/prefix")
     with pytest.raises(RuntimeError, match="8 of 8 threads created the same object"):
         list(bucket.bucket(bench))
+
+
+@pytest.mark.parametrize(
+    ("uri", "missing", "said"),
+    [
+        ("s3://no-such-bucket/prefix", None, "the bucket does not exist"),
+        ("s3://lake/prefix", "AWS_ACCESS_KEY_ID", "there are no credentials"),
+        ("ftp://lake/prefix", None, "unsupported scheme ftp://"),
+    ],
+)
+def test_a_store_that_cannot_be_reached_is_named_in_one_line(
+    s3_root: str, monkeypatch: pytest.MonkeyPatch, uri: str, missing: str | None, said: str
+) -> None:
+    if missing:
+        monkeypatch.delenv(missing)
+        monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")
+    done = run("--store", uri)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(rf"Error: {uri}: .*{said}.*\n", done.stderr), done.stderr

@@ -36,14 +36,15 @@ def test_table_shows_machine_rows_and_no_judgement_when_quick(tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     header, *lines = [line for line in done.stdout.splitlines() if line.strip()]
     assert " cores, " in header and "deltalake " in header
-    assert lines[0].split() == ["row", "measured", "bare", "ratio", "bound", "verdict"]
-    rows = lines[2:]
+    assert lines[0].split() == ["measured", "unit", "lakequeue", "other", "side", "ratio", "bound", "verdict"]
+    rows, legend = lines[2:-3], lines[-3:]
+    assert "within is good" in legend[-1]
     assert [row.split("  ")[0].strip() for row in rows] == [
-        "one send / bare append",
-        "one claim / bare MERGE",
-        "one delete / bare MERGE",
-        "one claim / bare append",
-        "one delete / bare append",
+        "one send / append of a row by delta-rs",
+        "one receive / MERGE of a row by delta-rs",
+        "one delete / MERGE of a row by delta-rs",
+        "one receive / append of a row by delta-rs",
+        "one delete / append of a row by delta-rs",
         "CPU of one send / of its files alone",
         "CPU of one receive / of its files alone",
         "CPU of one delete / of its files alone",
@@ -79,7 +80,7 @@ def test_rows_of_dataframes_are_measured_and_judged_without_quick(tmp_path: Path
     assert not document["quick"]
     assert len(document["rows"]) == 50
     for row in document["rows"]:
-        expected = {"figure"} if row["bound"] is None else {"within", "over"}
+        expected = {"no bound"} if row["bound"] is None else {"within", "over"}
         assert row["verdict"] in expected
 
 

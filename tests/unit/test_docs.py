@@ -121,7 +121,9 @@ def test_the_page_of_profiles_matches_the_sources():
         "delay (s)": [span(p.delay.low, p.delay.high) for p in profiles],
         "wait of a receive (s)": [span(p.receive_wait_time.low, p.receive_wait_time.high) for p in profiles],
         "visibility timeout (s)": [span(p.visibility_timeout.low, p.visibility_timeout.high) for p in profiles],
-        "retention period (s)": [span(p.message_retention_period.low, p.message_retention_period.high) for p in profiles],
+        "retention period (s)": [
+            span(p.message_retention_period.low, p.message_retention_period.high) for p in profiles
+        ],
         "handle after its timeout": [
             "works until received again" if p.receipt_policy == "lenient" else "refused" for p in profiles
         ],

@@ -134,8 +134,9 @@ class Broker:
         self._new = False
 
     def send(self, name: str, body: str, eta: datetime | None, priority: int) -> None:
-        """Sends a message that becomes visible at ``eta``, or earlier if its retention period would end before. Raises
-        UnsupportedOperation for a priority above 0 on a queue without priorities.
+        """Sends a message that becomes visible at ``eta``, or earlier if its retention period would end before.
+
+        Raises UnsupportedOperation for a priority above 0 on a queue without priorities.
         """
 
         def send(queue: Queue) -> str:

@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class MessageState(str, Enum):
-    """State of a message at an instant. It changes without a commit when a delay, timeout or retention period ends."""
+    """State of a message at an instant. It changes without a commit when a period, such as a timeout, ends."""
 
     VISIBLE = "visible"
     """A receive may return the message. CMQ calls this Active."""
