@@ -1356,6 +1356,32 @@ def test_messages_of_a_consumer_that_is_gone_are_freed_where_it_needs_attention(
     assert (queue.counts().visible, queue.counts().in_flight) == (2, 1)
 
 
+def test_the_dialog_says_what_becomes_of_messages_of_a_killed_process(visiting: Visiting, tmp_path: Path):
+    clock = ManualClock()
+    lake = LakeQueue(str(tmp_path / "root"), clock=clock)
+    lake.create_queue("dead")
+    queue = lake.create_queue("orders", dead_letter_queue="dead", max_receive_count=2)
+    queue.send_batch([SendEntry("a"), SendEntry("b")])
+    queue.receive(1, consumer="packer", visibility_timeout=60)
+    clock.advance(61)
+    queue.receive(2, consumer="packer", visibility_timeout=12 * 3_600)
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    now = clock.now()
+    process = ConsumerProcess(socket.gethostname(), child.pid, now, now, 0, None)
+    report_consumer(queue, "1", ConsumerFile("packer", [queue.key], process))
+    with serving(lake) as server, visiting(server.url) as visit:
+        page = visit.open()
+        visit.button("Free its messages…").click()
+        dialog = page.get_by_role("dialog")
+        shows(dialog).to_contain_text("Its process was killed, so nothing runs their handlers any more.")
+        shows(dialog).to_contain_text(
+            "Otherwise 1 of them goes to dead at the next receive, at 2026-01-01 12:01Z, in 12h, as each death of "
+            "a consumer counts as a receive; the others come back then."
+        )
+        shows(dialog).not_to_contain_text("not told")
+
+
 @pytest.mark.parametrize("tab", ["dead-letters", "attributes"])
 def test_a_phone_stacks_the_tables_of_a_queue(lake: LakeQueue, visiting: Visiting, tab: str):
     with_letters(lake, f"stacked-{tab}-orders", SendEntry("a"))

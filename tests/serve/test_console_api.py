@@ -161,7 +161,7 @@ def test_what_needs_attention_is_listed_the_worst_kind_first(console: Console, c
         ("dead letters", "pay-dead"),
         ("paused", "paused"),
     ]
-    assert [each["errors"] for each in found["concerns"]] == [{}] * 4, "nobody failed with an error"
+    assert [each["errors"] for each in found["concerns"]] == [{}, {}, {"": 1}, {}], "nobody reported an error"
     assert [each["consumers"] for each in console.get("queues")["queues"]] == [0, 0, 0, 1, 0]
     assert "host:7 has held a message of stuck for 2h50m" in found["concerns"][0]["text"]
     assert found["root"][0]["text"] == "The root was never compacted: files and logs grow."
@@ -854,6 +854,8 @@ def test_a_dead_letter_shows_its_error_and_a_message_in_flight_its_consumer(cons
                 "newest_receive": "2026-01-01T00:00:00Z",
                 "processes": [],
                 "silent": [],
+                "returns_at": "2026-01-01T00:00:30Z",
+                "spent": 0,
                 "slow": False,
             }
         ],
@@ -874,6 +876,8 @@ def test_an_idle_consumer_is_shown_with_its_process(console: Console, lake: Lake
     shown |= {
         "processes": [known | {"oldest_handler": None, "dumps": False, "ended": False}],
         "silent": [],
+        "returns_at": None,
+        "spent": 0,
         "slow": False,
     }
     assert console.get("queues/orders/consumers") == {"consumers": [shown], "total": 1}

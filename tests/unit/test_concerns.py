@@ -407,12 +407,45 @@ def test_what_a_killed_process_holds_is_freed_and_not_looked_into() -> None:
 )
 def test_what_a_killed_process_holds_is_named_at_once(timeout: int, seconds: int, notice: bool) -> None:
     received = from_micros(NOW - seconds * MICROS)
-    gone = ActiveConsumer("packer", 5, received, received, (), [attrs.evolve(PROCESS, ended=True)])
+    returns_at = from_micros(NOW + timeout * MICROS)
+    gone = attrs.evolve(GONE, oldest_receive=received, newest_receive=received, returns_at=returns_at)
     assert not gone.is_active
-    attributes = QueueAttributes.create(visibility_timeout=timeout)
-    [concern] = found("orders", attributes, Depth(NOW, QueueCounts(0, 5, 0, 0, 9.0), 0), [gone], (), None)
+    [concern] = held_by(gone)
     assert (concern.kind, concern.notice) == ("abandoned", notice)
     assert concern.text.startswith("a killed process has held 5 messages of orders for ")
+
+
+GONE = ActiveConsumer(
+    *("packer", 5, from_micros(NOW), from_micros(NOW), (), [attrs.evolve(PROCESS, ended=True)]),
+    returns_at=from_micros(NOW + 20_400 * MICROS),
+)
+
+
+def held_by(gone: ActiveConsumer, **attributes: object) -> list[Concern]:
+    depth = Depth(NOW, QueueCounts(0, gone.in_flight, 0, 0, 9.0), 0)
+    return [*found("orders", QueueAttributes.create(**attributes), depth, [gone], (), None)]
+
+
+def test_what_a_killed_process_holds_comes_back_at_the_end_of_the_timeout_that_it_asked_for() -> None:
+    [concern] = held_by(GONE)
+    assert concern.hint == "they come back by themselves at 2026-01-01 05:40Z, in 5h40m"
+    [one] = held_by(attrs.evolve(GONE, in_flight=1))
+    assert one.hint == "it comes back by itself at 2026-01-01 05:40Z, in 5h40m"
+
+
+def test_what_a_killed_process_holds_on_the_last_receive_does_not_come_back() -> None:
+    policy = {"redrive_policy": RedrivePolicy("arn:aws:sqs:local:000000000000:dead", 3)}
+    when = "at 2026-01-01 05:40Z, in 5h40m, as each death of a consumer counts as a receive"
+    [every] = held_by(attrs.evolve(GONE, spent=5), **policy)
+    assert every.hint == f"all go to dead at the next receive, {when}"
+    [some] = held_by(attrs.evolve(GONE, spent=2), **policy)
+    assert some.hint == f"2 of them go to dead at the next receive, {when}; the others come back then"
+    [one] = held_by(attrs.evolve(GONE, in_flight=1, spent=1, returns_at=from_micros(NOW + MICROS)), **policy)
+    assert (
+        one.hint.startswith("it goes to dead at the next receive, at 2026-01-01 00:00Z, in 1s") and not one.notice
+    )
+    for concern in (every, some, one):
+        assert commands(concern)[-1] == "lakequeue redrive dead" and len(commands(concern)) == 2
 
 
 @pytest.mark.parametrize(("age", "runs", "count"), [(61, False, 1), (60, False, 0), (61, True, 0)])
@@ -450,6 +483,10 @@ def test_dead_letters_of_several_errors_have_a_redrive_for_each_frequent_error()
     assert "failed with 20 ValueError, 9 my.Error, 4 a b, 3 KeyError" in several.advice.text
     assert several.advice.details == ["ValueError: bad amount", "KeyError: 'id'"]
     assert "ValueError: bad amount; KeyError: 'id'; a redrive runs handlers of pay again" in str(several.advice)
+    killed = concern.with_errors({"": ErrorCount(32, ""), "ValueError": ErrorCount(4, "bad")})
+    ends = ", failed with 4 ValueError, 32 without an error: a consumer was killed, or its timeout passed"
+    assert killed.advice.text.endswith(ends)
+    assert commands(killed)[1] == 'lakequeue redrive pay-dead --where "dead_letter_reason IS NULL"'
 
 
 def test_a_limit_is_doubled_as_far_as_the_profile_allows() -> None:

@@ -121,7 +121,7 @@ def _unmatched(queue: Queue, error: str) -> str:
     found = errors_of(queue)
     if error in found or not found:
         return ""
-    others = ", ".join(f"{name} ({each.messages:,})" for name, each in found.items())
+    others = ", ".join(f"{name or 'no error'} ({each.messages:,})" for name, each in found.items())
     return f": none has the error {error}; there are {others}"
 
 

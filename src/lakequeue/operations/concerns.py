@@ -14,7 +14,7 @@ import attrs
 from lakequeue.errors import LakeQueueError, counted
 from lakequeue.model import redrive_policies
 from lakequeue.model.attributes import QueueAttributes
-from lakequeue.model.clock import MICROS, shown_duration, to_micros
+from lakequeue.model.clock import MICROS, from_micros, shown_duration, to_micros
 from lakequeue.model.consumer_processes import ConsumerProcess
 from lakequeue.model.pauses import ENDS, resumed_at
 from lakequeue.operations.advice import Advice, Remedy
@@ -58,6 +58,8 @@ LETTERS = 1_000
 """Maximum number of a queue's dead letters that are read to count their errors. The newest are read first."""
 ERRORS = 5
 """Maximum number of error classes that are listed."""
+KILLED = "a consumer was killed, or its timeout passed"
+"""Why a message became a dead letter, if no consumer reported an error."""
 EXAMPLE = 100
 """Maximum number of characters of an error message that is quoted as an example."""
 REDRIVEN = 3
@@ -93,7 +95,7 @@ class Concern:
     consumer: str | None = None
     """Name of a consumer that holds messages and has no known process. None for other concerns."""
     errors: Mapping[str, int] = attrs.field(factory=dict)
-    """Number of dead letters for each error class. The most frequent class comes first."""
+    """Number of dead letters for each error class, the most frequent class first. Empty text: ``KILLED``."""
     examples: Mapping[str, str] = attrs.field(factory=dict)
     """Text of the newest error of each class in ``errors``, as one line of at most ``EXAMPLE`` characters."""
     notice: bool = False
@@ -114,9 +116,12 @@ class Concern:
     @property
     def advice(self) -> Advice:
         """The concern as advice, whose text also names the most frequent errors of dead letters."""
-        errors = ", ".join(f"{number:,} {error}" for error, number in [*self.errors.items()][:ERRORS])
-        more = f" and {len(self.errors) - ERRORS} more" if len(self.errors) > ERRORS else ""
+        named = {error: number for error, number in self.errors.items() if error}
+        errors = ", ".join(f"{number:,} {error}" for error, number in [*named.items()][:ERRORS])
+        more = f" and {len(named) - ERRORS} more" if len(named) > ERRORS else ""
         text = f"{self.text}{errors and f', failed with {errors}{more}'}"
+        if killed := self.errors.get(""):
+            text += f", {killed:,} without an error: {KILLED}"
         details = [f"{error}: {self.examples[error]}" for error in [*self.errors][:ERRORS] if self.examples[error]]
         urgent = self.kind in URGENT
         return Advice(text, self.hint, self.steps, urgent, self.kind, self.notice, details, self.queue)
@@ -129,7 +134,7 @@ class Concern:
             return named
         peek, redrive = self.steps
         some = [
-            Remedy(f"{redrive.command} --error {shlex.quote(error)}", f"sends {number:,} of them back")
+            Remedy(f"{redrive.command} {_of_error(error)}", f"sends {number:,} of them back")
             for error, number in [*errors.items()][:REDRIVEN]
         ]
         every = Remedy(redrive.command, "sends all back, once the causes are fixed")
@@ -166,7 +171,9 @@ class ErrorCount(NamedTuple):
 
 
 def errors_of(queue: OpenQueue) -> dict[str, ErrorCount]:
-    """Counts the newest dead letters by error class, most frequent class first. Empty if the reads fail."""
+    """Counts the newest dead letters by error class, most frequent class first. The class is an empty text if no
+    consumer reported an error. Returns nothing if the reads fail.
+    """
     try:
         reasons = page(
             Search(queue, None, LETTERS, newest=True),
@@ -174,10 +181,14 @@ def errors_of(queue: OpenQueue) -> dict[str, ErrorCount]:
         )
     except LakeQueueError:  # damage, which a check reports
         return {}
-    known = [reason for reason in reasons if reason is not None]
-    examples = {reason.error: shorten(reason.text, EXAMPLE, placeholder="…") for reason in reversed(known)}
-    numbers = Counter(reason.error for reason in known).most_common()
+    known = [("", "") if reason is None else (reason.error, reason.text) for reason in reasons]
+    examples = {error: shorten(text, EXAMPLE, placeholder="…") for error, text in reversed(known)}
+    numbers = Counter(error for error, _ in known).most_common()
     return {error: ErrorCount(number, examples[error]) for error, number in numbers}
+
+
+def _of_error(error: str) -> str:
+    return f"--error {shlex.quote(error)}" if error else '--where "dead_letter_reason IS NULL"'
 
 
 def found(
@@ -311,7 +322,7 @@ def _stuck(
     for each in known:
         seconds = 0.0 if each.oldest_receive is None else (now.at - to_micros(each.oldest_receive)) / MICROS
         if each.is_gone and each.in_flight:
-            yield _abandoned(name, attributes, each, seconds, seconds <= limit)
+            yield _abandoned(name, attributes, each, now, seconds, seconds <= limit)
         elif seconds > (min(slow, limit) if blocked and each.processes else limit):
             who, lasts = each.consumer or "a consumer without a name", shown_duration(seconds)
             text, brief = (
@@ -332,16 +343,36 @@ def _stuck(
 
 
 def _abandoned(
-    name: str, attributes: QueueAttributes, held: ActiveConsumer, seconds: float, recent: bool
+    name: str, attributes: QueueAttributes, held: ActiveConsumer, now: Depth, seconds: float, recent: bool
 ) -> Concern:
     """Returns the concern about messages of a killed consumer. A notice if they come back within minutes."""
-    messages, timeout = counted(held.in_flight, "message"), attributes.visibility_timeout
+    messages = counted(held.in_flight, "message")
     text = f"a killed process has held {messages} of {name} for {shown_duration(seconds)}"
     text = f"{text}: {held.consumer}, {held.silent[0].not_seen()}"
     brief = f"{held.consumer} was killed and holds {messages}"
-    hint = f"they come back by themselves once their visibility timeout ends, by default {shown_duration(timeout)}"
-    steps, soon = _release(shlex.quote(name), held), recent and timeout <= SLOW_SECONDS
+    returns_at = from_micros(now.at) if held.returns_at is None else held.returns_at
+    left = max(0.0, (to_micros(returns_at) - now.at) / MICROS)
+    when = f"at {returns_at:%F %H:%M}Z, in {shown_duration(left)}"
+    hint = f"{'it comes back by itself' if held.in_flight == 1 else 'they come back by themselves'} {when}"
+    steps = [*_release(shlex.quote(name), held)]
+    if held.spent and attributes.redrive is not None:
+        letters = attributes.redrive.dead_letter_queue.rpartition(":")[2]
+        hint = _spent(held, letters, when)
+        back = "sends them back from there, once the cause is fixed"
+        steps.append(Remedy(f"lakequeue redrive {shlex.quote(letters)}", back))
+    soon = recent and left <= SLOW_SECONDS and not held.spent
     return Concern(name, "abandoned", text, hint, steps, brief, consumer=held.consumer, notice=soon)
+
+
+def _spent(held: ActiveConsumer, letters: str, when: str) -> str:
+    """Says which messages of a killed consumer become dead letters at their next receive."""
+    every = held.spent == held.in_flight
+    which = "it goes" if held.in_flight == 1 else "all go" if every else f"{held.spent:,} of them go"
+    which += "es" * (held.spent == 1 and not every)
+    why = "as each death of a consumer counts as a receive"
+    return (
+        f"{which} to {letters} at the next receive, {when}, {why}{'' if every else '; the others come back then'}"
+    )
 
 
 def _all_older(now: Depth, known: Sequence[ActiveConsumer], seconds: float) -> bool:

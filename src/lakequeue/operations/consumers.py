@@ -43,6 +43,10 @@ class ActiveConsumer:
     """Processes with a ``Consumer`` of this name that reported in the last three minutes."""
     silent: Sequence[ConsumerProcess] = ()
     """Processes of this consumer that stopped reporting, usually because they were killed."""
+    returns_at: datetime | None = None
+    """When the last of the messages in flight becomes visible, unless it is extended; None without messages."""
+    spent: int = 0
+    """Number of the messages in flight that become dead letters at their next receive."""
 
     @property
     def is_active(self) -> bool:
@@ -76,7 +80,8 @@ def _merged(held: Mapping[str | None, Holding], files: Iterable[ConsumerFile]) -
     found: dict[str | None, ActiveConsumer] = {}
     for name, each in sorted(held.items(), key=lambda item: (-item[1].last_received_at, item[0] or "")):
         receives = from_micros(each.first_received_at), from_micros(each.last_received_at)
-        found[name] = ActiveConsumer(name, each.messages, *receives)
+        returns_at = from_micros(each.last_visible_at)
+        found[name] = ActiveConsumer(name, each.messages, *receives, returns_at=returns_at, spent=each.spent)
     for file in files:
         known = found.get(file.name, ActiveConsumer(file.name, 0, None, None))
         if not file.silent:

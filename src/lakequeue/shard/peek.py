@@ -31,26 +31,32 @@ def deleted_runs(state: ShardState, limit: int, start: int, newest: bool = False
 
 
 class Holding(NamedTuple):
-    """A consumer's messages in flight: their number, and the instants of the earliest and the latest receive."""
+    """A consumer's messages in flight: their number, the instants of the earliest and the latest receive, and the
+    latest end of a visibility timeout. ``spent`` counts messages that become dead letters at their next receive.
+    """
 
     messages: int
     first_received_at: int
     last_received_at: int
+    last_visible_at: int
+    spent: int
 
     def with_(self, other: Holding | None) -> Holding:
         if other is None:
             return self
-        first, last = zip(self[1:], other[1:], strict=True)
-        return Holding(self.messages + other.messages, min(first), max(last))
+        messages, firsts, lasts, ends, spent = zip(self, other, strict=True)
+        return Holding(sum(messages), min(firsts), max(lasts), max(ends), sum(spent))
 
 
 def holdings(state: ShardState) -> dict[str | None, Holding]:
     """Returns the messages in flight by name of the consumer. The key None is for consumers without a name."""
     found: dict[str | None, Holding] = {}
+    policy = state.attributes.redrive
     for run in state.runs:
         if state.live(run) and run.received_at is not None:
-            other = found.get(run.consumer)
-            found[run.consumer] = Holding(run.size, run.received_at, run.received_at).with_(other)
+            spent = run.size if policy is not None and run.deliveries >= policy.max_receive_count else 0
+            held = Holding(run.size, run.received_at, run.received_at, run.visible_at or 0, spent)
+            found[run.consumer] = held.with_(found.get(run.consumer))
     return found
 
 

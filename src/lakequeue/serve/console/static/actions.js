@@ -8,6 +8,7 @@ import { count, duration, el, instant, localValue, number, offset, setText, show
 
 const STEP = 1_000; // messages that one redrive request moves
 const MARGIN = 5_000; // in ms; the earliest instant advances while the user reads
+export const KILLED = "a consumer was killed, or its timeout passed"; // as doctor says of letters without an error
 const FREED = 200; // messages at most that one dialog frees
 const TYPES = ["String", "Number", "Binary"];
 
@@ -265,7 +266,7 @@ export function redrive(queue, reload, { text = "", where: listed = "" } = {}, o
   function offer(known) {
     const value = errors.value || (only ? JSON.stringify(ofKind(only)) : "");
     const several = new Set(known.map((each) => each.source_queue)).size > 1;
-    const label = (each) => `${each.error ?? "no reason given"}${several && each.source_queue ? ` of ${each.source_queue}` : ""} (${number(each.messages)})`;
+    const label = (each) => `${each.error ?? KILLED}${several && each.source_queue ? ` of ${each.source_queue}` : ""} (${number(each.messages)})`;
     const options = known.map((each) => [JSON.stringify(ofKind(each)), label(each)]);
     errors.replaceChildren(...[["", "all"], ...options].map(([key, shown]) => el("option", { value: key, selected: key === value }, shown)));
   }
@@ -360,13 +361,14 @@ export function deleteMessages(queue, chosen, reload) {
 }
 
 // Gives back what a consumer holds whose process is gone.
-export async function freeHeld(queue, consumer, reload) {
+// `killed`: what happens to its messages otherwise, if its process is known to be gone.
+export async function freeHeld(queue, consumer, reload, killed = null) {
   const { messages, next } = await get(queuePath(queue.name, "/messages"), { ...heldBy(consumer), limit: FREED });
   if (!messages.length) return toast(`${consumer} holds no message of ${queue.name} any more.`);
-  makeVisible(queue, messages, reload, `${consumer} has held ${messages.length === 1 ? "it" : "them"}${next ? ", and more: free those afterwards" : ""}.`);
+  makeVisible(queue, messages, reload, `${consumer} has held ${messages.length === 1 ? "it" : "them"}${next ? ", and more: free those afterwards" : ""}.`, killed);
 }
 
-export function makeVisible(queue, chosen, reload, more = null) {
+export function makeVisible(queue, chosen, reload, more = null, killed = null) {
   const delayed = having(chosen, "delayed");
   const taken = having(chosen, "in_flight");
   const also = el("input", { type: "checkbox", name: "in_flight" });
@@ -376,7 +378,8 @@ export function makeVisible(queue, chosen, reload, more = null) {
       el("p", { class: "what" }, el("strong", {}, delayed ? count(delayed, "delayed message") : `${count(taken, "message")} in flight`), " will be visible at once."),
       delayed && taken ? el("label", { class: "check" }, also, el("span", {}, `Also ${count(taken, "message")} in flight`)) : null,
       more ? el("p", {}, more) : null,
-      taken ? el("p", { class: "quiet" }, `${taken === 1 ? "Its consumer is not told and goes" : "Their consumers are not told and go"} on; another one may receive ${taken === 1 ? "it" : "them"} meanwhile.`) : null,
+      killed ? el("p", {}, `Its process was killed, so nothing runs ${taken === 1 ? "its handler" : "their handlers"} any more. Otherwise ${killed}.`) : null,
+      taken && !killed ? el("p", { class: "quiet" }, `${taken === 1 ? "Its consumer is not told and goes" : "Their consumers are not told and go"} on; another one may receive ${taken === 1 ? "it" : "them"} meanwhile.`) : null,
     ],
     button: "Make visible",
     go: async () =>

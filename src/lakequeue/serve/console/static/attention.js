@@ -1,6 +1,6 @@
 // What needs attention: a card above the list of queues, and the marks of queues in the list.
 
-import { freeHeld, redrive } from "./actions.js";
+import { freeHeld, KILLED, redrive } from "./actions.js";
 import { keepLonger } from "./queues.js";
 import { lettersHash, queueHash } from "./address.js";
 import { get, post, queuePath } from "./api.js";
@@ -76,7 +76,7 @@ function errorsOf({ queue, errors = {}, examples = {} }) {
   const found = Object.entries(errors);
   if (!found.length) return null;
   const example = (error) => examples[error] && [": ", el("span", { class: "quiet example", title: examples[error] }, shortened(examples[error]))];
-  const links = found.slice(0, ERRORS).map(([error, number], index) => [index ? ", " : "", el("a", { href: lettersHash(queue, error) }, `${number} ${error}`), example(error)]);
+  const links = found.slice(0, ERRORS).map(([error, number], index) => [index ? ", " : "", el("a", { href: lettersHash(queue, error || null) }, `${number} ${error ? error : `without an error: ${KILLED}`}`), example(error)]);
   return [" (", links, found.length > ERRORS ? ` and ${found.length - ERRORS} more` : "", ")"];
 }
 
@@ -129,13 +129,13 @@ export function attention(signal, reload, only = null) {
   // The buttons of a queue's concerns, each once.
   function buttons(queue, list) {
     const made = new Map();
-    for (const { may = [], group, consumer } of list) {
+    for (const { may = [], group, consumer, kind, hint } of list) {
       for (const action of only === null ? may : may.filter((each) => each === "keep" || each === "free")) {
         const of = group === null || group === undefined ? "" : ` ${group}`;
         const [label, click] = {
           resume: [`Resume${of}`, () => resume(queue, group, again)],
           redrive: ["Redrive…", () => open(queue, (known) => redrive(known, again))],
-          free: ["Free its messages…", () => open(queue, (known) => freeHeld(known, consumer, again))],
+          free: ["Free its messages…", () => open(queue, (known) => freeHeld(known, consumer, again, kind === "abandoned" ? hint : null))],
           keep: ["Keep longer…", () => open(queue, (known) => keepLonger(known, again))],
         }[action];
         made.set(`${label} ${consumer}`, el("button", { type: "button", class: "small", click }, label));

@@ -1,6 +1,6 @@
 // The page of one queue.
 
-import { destinations, pause, purge, redrive, rewind, send } from "./actions.js";
+import { destinations, KILLED, pause, purge, redrive, rewind, send } from "./actions.js";
 import { lettersHash, queueHash } from "./address.js";
 import { attention, pauseMark, resume } from "./attention.js";
 import { FAILED, get, queuePath } from "./api.js";
@@ -144,8 +144,8 @@ export function queue(name, tab, signal, reload) {
 
     function kind(letters) {
       const { error, source_queue: source, messages, text } = letters;
-      const button = offered("StartMessageMoveTask", last) ? el("button", { type: "button", class: "small", "aria-label": `Redrive ${number(messages)} of ${error ?? "no reason"}`, click: () => redrive(last, changed, {}, letters) }, `Redrive ${number(messages)}…`) : null;
-      const cells = [el("a", { href: lettersHash(name, error, source) }, error ?? "no reason given"), source === null ? "–" : queueLink(source), number(messages), el("div", { class: "clamped", title: text }, text), button];
+      const button = offered("StartMessageMoveTask", last) ? el("button", { type: "button", class: "small", "aria-label": `Redrive ${number(messages)} of ${error ?? "letters without an error"}`, click: () => redrive(last, changed, {}, letters) }, `Redrive ${number(messages)}…`) : null;
+      const cells = [el("a", { href: lettersHash(name, error, source) }, error ?? KILLED), source === null ? "–" : queueLink(source), number(messages), el("div", { class: "clamped", title: text }, text), button];
       return el("tr", {}, cells.map((cell, index) => el("td", { class: ["", "", "number", "text", ""][index], "data-label": heads[index] }, cell)));
     }
 
