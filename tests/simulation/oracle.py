@@ -452,8 +452,9 @@ class _Judge:
         everyone = [(call, each) for found in self.receipts.values() for call, each in found]
 
         def lives(message: Message, claim: Call, call: Call) -> bool:
-            until = self._least(message.body, message, call)
-            return claim is call or claim.ended < call.began and until > call.latest
+            if claim is call or message in call.target:  # an exchange deletes before it claims
+                return claim is call
+            return claim.ended < call.began and self._least(message.body, message, call) > call.latest
 
         def part(message: Message) -> Any:
             return message.group_id if of_groups else message.receipt_handle.split(BETWEEN)[1]
