@@ -855,7 +855,7 @@ def test_a_dead_letter_shows_its_error_and_a_message_in_flight_its_consumer(cons
                 "processes": [],
                 "silent": [],
                 "returns_at": "2026-01-01T00:00:30Z",
-                "spent": 0,
+                "spent": 1,
                 "slow": False,
             }
         ],
