@@ -78,7 +78,7 @@ class _Rows:
 
     def __init__(self, rows: pa.Table) -> None:
         self.rows = rows
-        self.metadata = SimpleNamespace(num_rows=len(rows), row_group=lambda _: self.metadata)
+        self.metadata = SimpleNamespace(num_rows=len(rows), num_columns=0, row_group=lambda _: self.metadata)
         self.schema_arrow = rows.schema
 
     def __enter__(self) -> _Rows:
