@@ -438,7 +438,7 @@ def test_a_redrive_says_how_much_goes_where(lake: LakeQueue, visit: Visit):
     for name in ("redriven-mails", "redriven-orders"):
         with_letters(lake, name, *(SendEntry(f"{name} {number}") for number in range(2)))
     page = visit.open("#/q/redriven-orders/dead-letters")
-    page.get_by_role("link", name="redriven-letters").click()
+    page.get_by_role("link", name="redriven-letters", exact=True).click()
     shows(page.locator("td.at-body")).to_have_count(4)
     visit.button("Redrive…").click()
     dialog = page.get_by_role("dialog", name="Redrive redriven-letters?")
@@ -565,6 +565,22 @@ def test_a_dead_letter_queue_says_what_it_is_and_comes_first(visiting: Visiting,
         page.get_by_role("link", name="ValueError", exact=True).click()
         shows(page.locator("tr.message")).to_have_count(2)
         shows(page.locator("tr.message").first).to_contain_text("ValueError: no")
+        visit.open("#/q/a-source")
+        page.get_by_role("link", name="2 of its messages are in z-letters").click()
+        shows(page.locator("h1")).to_have_text("z-letters")
+        shows(page.locator("tr.message")).to_have_count(2)
+
+
+def test_a_queue_says_into_which_table_it_delivers(visiting: Visiting, tmp_path: Path):
+    lake, table = LakeQueue(str(tmp_path / "root")), f"s3://lake/{'silver/' * 9}orders"
+    queue = lake.create_queue("delivering", table=table)
+    with serving(lake) as server, visiting(server.url) as visit:
+        visit.open("#/q/delivering")
+        chip = visit.page.locator(".head .badge", has_text="delivers into")
+        shows(chip).to_have_text(f"delivers into …{table[-47:]}")
+        shows(chip).to_have_attribute("title", table)
+        queue.set_attributes(table="silver.orders")
+        shows(chip).to_have_text("delivers into silver.orders")
 
 
 def test_the_dead_letters_of_one_error_are_redriven_without_a_condition(visiting: Visiting, tmp_path: Path):

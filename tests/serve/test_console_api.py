@@ -523,6 +523,7 @@ def test_a_dead_letter_queue_of_several_queues_is_said_to_be_shared(console: Con
     lake.create_queue("mails", dead_letter_queue="letters", max_receive_count=1)
     rows = {row["name"]: row for row in console.get("queues")["queues"]}
     assert rows["orders"]["died"] == rows["mails"]["died"] == [2, 2], "dead letters, and queues that use theirs"
+    assert console.get("queues/orders")["died"] == [2, 2] and console.get("queues/letters")["died"] is None
 
 
 def test_trouble_comes_first_over_all_pages_and_counts_only_dead_letter_queues(

@@ -233,6 +233,7 @@ class ConsoleApi:
                 "min_rewind_time": None if earliest is None else format_instant(earliest),
                 "dead_letter_queue": documents.name_of(queue.dead_letter_queue),
                 "max_receive_count": None if policy is None else policy.max_receive_count,
+                "died": self._died(caller, queue),
                 "sources": [source.name for source in queue.dead_letter_sources()]
                 if may["ListDeadLetterSourceQueues"]
                 else None,
@@ -242,6 +243,19 @@ class ConsoleApi:
             }
 
         return self._on_queue(name, read)
+
+    def _died(self, caller: Caller, queue: Queue) -> tuple[int, int] | None:
+        """Returns the number of messages in a queue's dead-letter queue, and of the queues that use it; None if
+        unknown.
+        """
+        name = documents.name_of(queue.dead_letter_queue)
+        if name is None or name == queue.name or not caller.may("GetQueueAttributes", name):
+            return None
+        try:
+            dead = self._lake.queue(name)
+            return depth(dead).stored, len(dead.dead_letter_sources())
+        except LakeQueueError:  # the queue's own page shows the error
+            return None
 
     def shards(self, caller: Caller, name: str, given: Parameters) -> Answer:
         given.end()

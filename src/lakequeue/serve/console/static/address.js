@@ -25,6 +25,11 @@ export function lettersHash(name, error, source) {
   return queueHash(name, "messages", { where: source === undefined ? reason : `${reason} AND source_queue = ${quoted(source ?? "")}` });
 }
 
+// The dead letters of a source queue in a dead-letter queue.
+export function diedHash(name, source) {
+  return queueHash(name, "messages", { where: `source_queue = '${source.replaceAll("'", "''")}'` });
+}
+
 // The address without its parameters, and those parameters that the view knows.
 export function address(known = []) {
   const [path, text = ""] = location.hash.split(/\?(.*)/s);

@@ -1,7 +1,7 @@
 // The page of one queue.
 
 import { destinations, KILLED, pause, purge, redrive, rewind, send } from "./actions.js";
-import { lettersHash, queueHash } from "./address.js";
+import { diedHash, lettersHash, queueHash } from "./address.js";
 import { attention, pauseMark, resume } from "./attention.js";
 import { FAILED, get, queuePath } from "./api.js";
 import { chart, DEPTH, THROUGHPUT } from "./chart.js";
@@ -340,10 +340,10 @@ export function queue(name, tab, signal, reload) {
         show(values[index].parentNode, value || !RARE.has(key));
       });
       const marks = [last.fifo ? "FIFO" : "standard", last.attributes.Profile, last.sources?.length ? "dead letters" : null, last.attributes.RateLimit && `at most ${last.attributes.RateLimit}`].filter(Boolean);
-      const state = JSON.stringify([marks, last.pauses, last.may]);
+      const state = JSON.stringify([marks, last.attributes.Table, last.died, last.pauses, last.may]);
       if (badges.dataset.marks !== state) {
         badges.dataset.marks = state;
-        badges.replaceChildren(...marks.map((mark) => el("span", { class: "badge" }, mark)), ...last.pauses.map((each) => pauseMark(name, each, last.may.SetQueueAttributes && each.group !== null, changed)));
+        badges.replaceChildren(...marks.map((mark) => el("span", { class: "badge" }, mark)), ...places(last), ...last.pauses.map((each) => pauseMark(name, each, last.may.SetQueueAttributes && each.group !== null, changed)));
       }
       picture.now(last.counts);
       const letters = last.sources?.length && stored(last.counts) && offered("StartMessageMoveTask", last);
@@ -361,6 +361,21 @@ export function queue(name, tab, signal, reload) {
       return last;
     },
   };
+}
+
+// Badges of where messages go: into a delivery table, and to a dead-letter queue that has some.
+function places({ name, attributes, dead_letter_queue: dead, died }) {
+  const [letters, sources] = died ?? [];
+  const whose = sources > 1 ? `${count(letters, "message")} of ${number(sources)} queues` : `${number(letters)} of its messages`;
+  return [
+    attributes.Table ? el("span", { class: "badge", title: attributes.Table }, `delivers into ${tail(attributes.Table)}`) : null,
+    letters ? el("a", { class: "badge warn", href: diedHash(dead, name) }, `${whose} ${letters === 1 ? "is" : "are"} in ${dead}`) : null,
+  ].filter(Boolean);
+}
+
+// The end of a long path.
+function tail(path) {
+  return path.length > 48 ? `…${path.slice(-47)}` : path;
 }
 
 // Only what the key allows, and what can have an effect in this queue.
