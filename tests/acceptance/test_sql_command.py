@@ -113,6 +113,10 @@ def test_the_past_is_queried(lq: LakeQueue, ask: Callable[..., list[dict[str, An
         ),
         ("SELECT * FROM main.Mesages", "no relation Mesages at line 1, column 15; did you mean messages?; see"),
         ("SELECT from_unixtime(0)", "at line 1, column 8; --spark runs Spark SQL"),
+        (
+            "SELECT dead_letter_reason.error FROM messages",
+            "a field of JSON is dead_letter_reason->>'$.error'; --sp",
+        ),
         ("", "give one statement, not 0"),
         ("SELECT 1; SELECT 2", "give one statement, not 2"),
         ("CREATE TABLE mine AS SELECT 1", "only SELECT and EXPLAIN are allowed, not CREATE"),

@@ -18,6 +18,7 @@ COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
             "create orders --visibility-timeout 5m",
             "create orders.fifo --fifo",
             "create jobs --dead-letter-queue dead --max-receive-count 5",
+            "create orders --table s3://lake/silver/orders",
         ),
         "queues.list_": ("list --prefix ord", "list --json"),
         "queues.show": ("show orders", "show orders 0b6f8a4e-5d3c-4f0e-9a57-3f1d2c4b5a69"),

@@ -97,6 +97,15 @@ DeadLetterQueue = Annotated[
     str | None, queue_option(..., "Dead-letter queue, for messages that were received too often.")
 ]
 MaxReceiveCount = Annotated[int | None, option(..., "Receives before a message moves there, 1 to 1,000.", "N")]
+DeliveryTable = Annotated[
+    str | None,
+    option(
+        ...,
+        "Delivery table, into which consumers write what handlers return: a path, URI or name in a catalog.",
+        "TABLE",
+        "--table",
+    ),
+]
 Attributes = Annotated[
     list[str] | None,
     option(

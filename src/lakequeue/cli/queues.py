@@ -15,6 +15,7 @@ from lakequeue.cli.options import (
     Attributes,
     DeadLetterQueue,
     Delay,
+    DeliveryTable,
     MaxReceiveCount,
     MaxSize,
     Name,
@@ -67,6 +68,7 @@ def create(
     max_size: MaxSize = None,
     dead_letter_queue: DeadLetterQueue = None,
     max_receive_count: MaxReceiveCount = None,
+    table: DeliveryTable = None,
     attribute: Attributes = None,
     tag: Tags = None,
 ) -> None:
@@ -198,6 +200,7 @@ def set_(
     max_size: MaxSize = None,
     dead_letter_queue: DeadLetterQueue = None,
     max_receive_count: MaxReceiveCount = None,
+    table: DeliveryTable = None,
     shards: int | None = option(None, "Raise the number of shards of a standard queue.", "N"),
     attribute: Attributes = None,
 ) -> None:

@@ -36,7 +36,10 @@ _PLACE = re.compile(r"\s*\nLINE (\d+): (.*)\n( *)\^", re.DOTALL)
 def sql(
     ctx: CommandContext,
     query: str | None = argument(
-        None, "SELECT over queues, messages and other relations, as in DuckDB.", "[QUERY]"
+        None,
+        "SELECT over queues, messages and other relations, as in DuckDB. A field of JSON is "
+        "dead_letter_reason->>'$.error'.",
+        "[QUERY]",
     ),
     limit: int = option(1_000, "Maximum number of rows.", "N", min=1),
     as_of: AsOf = None,
@@ -65,7 +68,7 @@ def by_duckdb(lake: LakeQueue, query: str, limit: int, as_of: datetime | None = 
     views = lake.arrow_views(as_of=as_of)
     import duckdb
 
-    from lakequeue.conditions.evaluator import sealed
+    from lakequeue.conditions.evaluator import sealed, with_hint
 
     with (
         tempfile.TemporaryDirectory(prefix="lakequeue-sql-") as scratch,
@@ -101,7 +104,7 @@ def by_duckdb(lake: LakeQueue, query: str, limit: int, as_of: datetime | None = 
             near = get_close_matches(relation[1].lower(), views)
             more = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(views)}"
             usage(f"there is no relation {relation[1]}{_place(failure)}; {more}")
-        usage(f"{_message_of(failure)}; --spark runs Spark SQL")
+        usage(f"{with_hint(_message_of(failure))}; --spark runs Spark SQL")
     raise QueueClientError(_message_of(failure)) from failure
 
 

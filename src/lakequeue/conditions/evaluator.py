@@ -83,6 +83,12 @@ _CALLABLE = {*OPERATORS, *(name for names in FUNCTIONS.values() for name in name
 _CASTABLE = {*(name.lower() for name in TYPES), *_ALIASES}
 
 
+def with_hint(reason: str) -> str:
+    """Returns an error of DuckDB. If it is about a field of JSON, adds how a query gets the field."""
+    field = _FIELD.search(reason)
+    return f"{reason}; a field of JSON is {field['column']}->>'$.{field['name']}'" if field else reason
+
+
 class Refused(Exception):
     """Raised if a condition is invalid, or fails on a message. The text of the error is one line."""
 
@@ -154,10 +160,7 @@ class Evaluator:
         except (duckdb.OutOfMemoryException, MemoryError) as error:
             raise Exhausted(_first_line(error) or "Out of memory") from None
         except duckdb.Error as error:
-            reason = _first_line(error)
-            if field := _FIELD.search(reason):
-                reason += f"; a field of JSON is {field['column']}->>'$.{field['name']}'"
-            raise Refused(reason) from None
+            raise Refused(with_hint(_first_line(error))) from None
 
     def _parsed(self, text: str, values: int) -> dict[str, Any]:
         try:
