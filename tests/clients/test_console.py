@@ -46,12 +46,19 @@ def _looks_at_each_question() -> Iterator[None]:
         yield
 
 
-def ask_often(route: Route) -> None:
-    """Pages ask with each refresh for what needs attention; they would each quarter of a minute."""
+def ask_often_for_all(route: Route) -> None:
+    """Pages ask with each refresh for what needs attention, and show all of it, as other tests leave queues.
+
+    They would ask each quarter of a minute, and show eight queues.
+    """
     source = (STATIC / "attention.js").read_text(encoding="utf-8")
-    often = source.replace("const INTERVAL = 15_000;", "const INTERVAL = 0;")
-    assert often != source
-    route.fulfill(body=often, content_type="text/javascript")
+    for usual, here in (
+        ("const INTERVAL = 15_000;", "const INTERVAL = 0;"),
+        ("const SHOWN = 8;", "const SHOWN = 800;"),
+    ):
+        assert usual in source
+        source = source.replace(usual, here)
+    route.fulfill(body=source, content_type="text/javascript")
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +103,7 @@ def visiting(browser: Browser, address: str) -> Visiting:
     def visiting(at: str = address, **options: Any) -> Iterator[Visit]:
         context = browser.new_context(**options)
         context.set_default_timeout(PATIENCE * 1_000)
-        context.route("**/attention.js", ask_often)
+        context.route("**/attention.js", ask_often_for_all)
         visit = Visit(context.new_page(), at)
         visit.page.on("request", lambda request: visit.asked.add("/".join(request.url.split("/")[:3])))
         visit.page.on("pageerror", lambda error: visit.complaints.append(str(error)))
@@ -1154,6 +1161,20 @@ def test_what_needs_attention_has_its_cure_next_to_it(lake: LakeQueue, visiting:
         )
         shows(page.locator(".toast a")).to_have_css("text-decoration-line", "underline")
     assert lake.queue("cured").receive()[0].body == "b"
+
+
+def test_more_than_eight_queues_need_attention_if_the_user_asks_for_them(lake: LakeQueue, visit: Visit):
+    for number in range(9):
+        lake.create_queue(f"more-{number}").pause("late")
+    visit.page.route("**/attention.js", lambda route: route.continue_())
+    page = visit.open("#/?text=more-")
+    lines = page.locator(".attention .lines > li")
+    shows(lines).to_have_count(8)
+    page.locator(".attention").get_by_role("button", name=re.compile(r"^Show all \d+ queues$")).click()
+    shows(lines.filter(has_text=re.compile(r"^more-\d: paused"))).to_have_count(9)
+    shows(page.get_by_role("button", name="Show all")).to_have_count(0)
+    for number in range(9):
+        lake.queue(f"more-{number}").resume()
 
 
 def test_what_needs_attention_changes_under_no_press_and_takes_no_focus(lake: LakeQueue, visit: Visit):
