@@ -49,7 +49,7 @@ from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import Root
 from lakequeue.storage import compaction_notes, layout, stats_rows
-from lakequeue.storage.reserve import Space, space_of
+from lakequeue.storage.reserve import Space, missing, space_of
 from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import is_full, is_permanent
 
@@ -378,6 +378,11 @@ def shortage(lake: LakeQueue) -> Shortage | None:
     from lakequeue.operations import shortage  # imports modules that inspect tables
 
     return shortage.shortage(lake._runtime)
+
+
+def unreserved(lake: LakeQueue) -> list[str]:
+    """Returns warnings about a reserve for a full disk that is missing, or an empty list."""
+    return [*missing(lake._runtime.path)]
 
 
 def doctor(lake: LakeQueue) -> RootHealth:

@@ -1393,6 +1393,17 @@ def test_messages_of_a_consumer_that_is_gone_are_freed_where_it_needs_attention(
     assert (queue.counts().visible, queue.counts().in_flight) == (2, 1)
 
 
+def test_a_newer_notice_replaces_the_older_of_the_same_action(lake: LakeQueue, visit: Visit):
+    lake.create_queue("flapping")
+    page = visit.open("#/q/flapping")
+    for _ in range(2):
+        visit.button("Pause…").click()
+        page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+        shows(page.locator(".toast")).to_have_text("flapping is paused.")
+        page.locator(".tools").get_by_role("button", name="Resume").click()
+        shows(page.locator(".toast")).to_have_text("flapping is resumed.")
+
+
 def test_the_dialog_says_what_becomes_of_messages_of_a_killed_process(visiting: Visiting, tmp_path: Path):
     clock = ManualClock()
     lake = LakeQueue(str(tmp_path / "root"), clock=clock)

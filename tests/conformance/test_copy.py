@@ -55,6 +55,19 @@ def to(tmp_path: Path, clock: ManualClock) -> LakeQueue:
     return LakeQueue(str(tmp_path / "copy"), clock=clock)
 
 
+def test_a_copy_with_messages_in_flight_prints_what_frees_them(tmp_path: Path, to: LakeQueue) -> None:
+    lq = LakeQueue(str(tmp_path / "root"))  # with the clock of the command
+    lq.create_queue("calm").send("a")
+    orders = lq.create_queue("orders")
+    orders.send_batch([SendEntry("a"), SendEntry("b")])
+    orders.receive(2)
+    ran = CliRunner().invoke(app, ["copy", lq.root, to.root])
+    command = f"lakequeue --root {to.root} reschedule orders --in-flight"
+    said = f"the copy has 2 messages of orders in flight, and no consumer: {command} frees them\n"
+    assert (ran.exit_code, ran.stderr) == (0, said)
+    assert lq.copy(LakeQueue(str(tmp_path / "other")))[1].in_flight == 2
+
+
 def with_dead_letters(lq: LakeQueue) -> tuple[Queue, Queue]:
     dead = lq.create_queue("dead")
     return lq.create_queue("orders", redrive_policy=RedrivePolicy("dead", 1)), dead

@@ -656,6 +656,15 @@ def test_damage_that_an_sqs_client_met_needs_attention_for_an_hour(console: Cons
     assert [each["kind"] for each in console.get("attention")["concerns"]] == ["unreadable"]
 
 
+def test_a_missing_reserve_for_a_full_disk_needs_attention(console: Console):
+    LakeQueue(console.lake.root).create_queue("orders")
+    assert not [each for each in console.get("attention")["root"] if "reserved" in each["text"]]
+    Path(console.lake.root, layout.RESERVE).unlink()
+    [found] = [each for each in console.get("attention")["root"] if "reserved" in each["text"]]
+    assert found["text"].startswith("No bytes are reserved; when the disk is full, ")
+    assert found["runbook"] == "disk-full"
+
+
 def test_damage_that_a_consumer_met_needs_attention(console: Console, clock: ManualClock):
     orders = LakeQueue(console.lake.root, clock=clock).create_queue("orders")
     orders.send("a")

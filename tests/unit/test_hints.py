@@ -7,8 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from lakequeue import LakeQueue
+from lakequeue.cli import app
 from lakequeue.cli.session import Session
 from lakequeue.errors import QueueServiceError
 
@@ -25,7 +27,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> LakeQueue:
     ("call", "hint"),
     [
         (lambda lake: lake.queue("ordres"), "region local; did you mean orders?"),
-        (lambda lake: lake.queue("bills"), "; lakequeue list shows its queues"),
+        (lambda lake: lake.queue("bills"), "; `lakequeue list` shows its queues"),
         (lambda lake: lake.check("ordres"), "region local; did you mean orders?"),
         (lambda lake: LakeQueue(lake.root, region="north").queue("orders"), "region north, which has no queues"),
         (lambda lake: lake.create_queue("x.fifo"), "needs fifo=True (--fifo)"),
@@ -41,6 +43,11 @@ def test_an_error_names_the_valid_values(lake: LakeQueue, call: Callable[[LakeQu
         call(lake)
     assert str(refused.value).endswith(hint) and hint not in refused.value.message
     assert str(pickle.loads(pickle.dumps(refused.value))) == str(refused.value)
+
+
+def test_a_hint_on_the_command_line_has_the_root_of_the_command(lake: LakeQueue) -> None:
+    ran = CliRunner().invoke(app, ["--root", lake.root, "show", "bills"])
+    assert f"; `lakequeue --root {lake.root} list` shows its queues" in " ".join(ran.stderr.split())
 
 
 @pytest.mark.parametrize(

@@ -111,8 +111,8 @@ def report_error(session: Session, error: BaseException) -> int:
                 if getattr(error, name) is not None
             }
             if error.hint is not None:
-                details["hint"] = error.hint
-            return session.fail(REFUSED, error.code, str(error), details)
+                details["hint"] = session.with_root(error.hint)
+            return session.fail(REFUSED, error.code, session.with_root(str(error)), details)
         case MissingPackage() | OSError():
             return session.fail(ENVIRONMENT, "environment", str(error))
         case MemoryError():

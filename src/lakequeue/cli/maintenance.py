@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -23,6 +24,7 @@ from lakequeue.cli.options import (
 from lakequeue.cli.queues import depths_of
 from lakequeue.cli.session import CommandContext, usage
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
+from lakequeue.model.secrets import command_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -208,3 +210,8 @@ def copy(
         [attrs.asdict(each) for each in copied],
         render.table(columns, [attrs.astuple(each) for each in copied], empty="no queues"),
     )
+    for each in (each for each in copied if each.in_flight):
+        where = "" if each.region == "local" else f" --region {shlex.quote(each.region)}"
+        command = f"{command_prefix(target)}{where} reschedule {shlex.quote(each.queue)} --in-flight"
+        held, them = render.count(each.in_flight, "message"), "it" if each.in_flight == 1 else "them"
+        ctx.obj.note(f"the copy has {held} of {each.queue} in flight, and no consumer: {command} frees {them}")

@@ -49,11 +49,15 @@ class Session:
         first, _, rest = command.partition(" ")
         return f"{self.prefix} {rest}" if first == "lakequeue" else command
 
+    def with_root(self, text: str) -> str:
+        """Returns a text whose commands of lakequeue in backticks are ready to paste."""
+        return re.sub("`(lakequeue [^`]+)`", lambda found: f"`{self.pasted(found[1])}`", text)
+
     def spelled(self, text: str) -> str:
         """Returns an error text with flags of the command instead of Python's names of options, and with commands
         of lakequeue in backticks that are ready to paste.
         """
-        text = re.sub("`(lakequeue [^`]+)`", lambda found: f"`{self.pasted(found[1])}`", text)
+        text = self.with_root(text)
 
         def flag(found: re.Match[str]) -> str:
             name, quoted, value = found.groups()

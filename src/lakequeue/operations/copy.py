@@ -313,6 +313,7 @@ class CopiedQueue:
         messages: number of messages in any state, without the history.
         files: number of files of the queue's tables, without Delta logs.
         bytes: size of the counted files, in bytes.
+        in_flight: number of messages in flight. The copy has them hidden until their visibility timeout.
     """
 
     queue: str
@@ -320,6 +321,7 @@ class CopiedQueue:
     messages: int
     files: int
     bytes: int
+    in_flight: int = 0
 
     @classmethod
     def of(cls, row: QueueRow, shards: Sequence[ShardCopy]) -> CopiedQueue:
@@ -331,6 +333,7 @@ class CopiedQueue:
             sum(shard.messages for shard in shards),
             sum(len(table.files) for table in tables),
             sum(table.size for table in tables),
+            sum(shard.counts.in_flight for shard in shards),
         )
 
 

@@ -40,7 +40,7 @@ def missing(root: Root, name: str) -> QueueDoesNotExist:
     if nearest:
         like = f"; did you mean {' or '.join(nearest)}?"
     else:
-        like = "; lakequeue list shows its queues" if names else ", which has no queues"
+        like = "; `lakequeue list` shows its queues" if names else ", which has no queues"
     return QueueDoesNotExist(hint=f"there is no {name} in {root.path}, region {root.region}{like}")
 
 

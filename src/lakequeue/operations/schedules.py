@@ -262,7 +262,7 @@ class OpenSchedules:
     def _found(self, rows: Sequence[Schedule], name: str) -> Schedule:
         row = self._named(rows, name)
         if row is None:
-            reason = f"Region {self.root.region} has no such schedule; lakequeue schedule list shows them."
+            reason = f"Region {self.root.region} has no such schedule; `lakequeue schedule list` shows them."
             raise InvalidParameterValue.of(name, "name", reason)
         return row
 

@@ -36,6 +36,7 @@ from lakequeue.entry_verbs import (
     schedule_concerns,
     settings,
     shortage,
+    unreserved,
 )
 from lakequeue.errors import DamagedTable, LakeQueueError, QueueDoesNotExist
 from lakequeue.model.clock import MICROS, NEVER, format_instant, shown_duration, to_micros
@@ -150,6 +151,8 @@ class Attention:
         low = seen.shortage is not None and seen.shortage.urgent
         if seen.queues and not low and seen.failure is None:  # the cure of a full disk begins with a compaction
             upkeep = self._compaction(to_micros(self._lake.clock.now()))
+            texts = [f"{text[0].upper()}{text[1:]}." for text in unreserved(self._lake)]
+            upkeep += [_of_root(Advice(text), "disk-full") for text in texts]
         if isinstance(seen.schedules, LakeQueueError):
             text = f"The schedules cannot be read: {ErrorResponse.of(seen.schedules).message}"
             steps = [Remedy("lakequeue check", "shows what is damaged")]

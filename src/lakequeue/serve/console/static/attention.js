@@ -34,7 +34,7 @@ export async function resume(name, group, reload) {
   try {
     await post(queuePath(name, "/resume"), group === null ? {} : { group });
     reload();
-    toast(group === null ? await resumed(name) : `Group ${group} of ${name} is resumed.`);
+    toast(group === null ? await resumed(name) : `Group ${group} of ${name} is resumed.`, "done", "Pause");
   } catch (error) {
     toast(error.message, "wrong");
   }

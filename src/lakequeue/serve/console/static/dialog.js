@@ -26,7 +26,7 @@ export function ask({ title, parts, button, style = "first", go, reload }) {
     confirm.disabled = true;
     showError(null);
     try {
-      toast(await go());
+      toast(await go(), "done", button.split(" ")[0]);
       dialog.close();
       reload?.();
     } catch (error) {

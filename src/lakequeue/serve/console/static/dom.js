@@ -202,10 +202,12 @@ export function zone() {
   return Intl.DateTimeFormat().resolvedOptions().timeZone || "local time";
 }
 
-export function toast(text, kind = "done") {
-  document.querySelectorAll(".toast.copied").forEach((old) => old.remove()); // the newest is enough
+// `of`: the action; a newer toast of it replaces the older one.
+export function toast(text, kind = "done", of = "") {
+  document.querySelectorAll(".toast").forEach((old) => old.matches(".copied") || (of && old.dataset.of === of) ? old.remove() : null);
   const commands = typeof text === "string" && text.includes("`");
   const node = el("p", { class: `toast ${kind}` }, commands ? null : text);
+  node.dataset.of = of;
   if (commands) setCommands(node, text);
   document.getElementById("toasts").append(node);
   setTimeout(() => node.remove(), commands ? 30_000 : 8_000);

@@ -42,7 +42,7 @@ export function schedules(signal, reload) {
   async function change(name, act, done) {
     try {
       await post("schedules", { name, act });
-      toast(done);
+      toast(done, "done", act === "run_now" ? act : "Pause");
       reload();
     } catch (error) {
       toast(error.message, "wrong");
