@@ -1021,9 +1021,12 @@ def test_a_schedule_that_fails_is_overdue_and_needs_attention(lake: LakeQueue, v
         page = visit.open("#/schedules")
         page.set_viewport_size({"width": width, "height": 800})
         shows(row.locator("button.trouble")).to_be_visible()
+        shows(row.get_by_role("link", name="failing-mails")).to_have_count(0)
         for button in row.get_by_role("button").all():
             box = button.bounding_box()
             assert box is not None and box["x"] + box["width"] < width, "no button is cut"
+    reason = row.locator("button.trouble .clamped")
+    assert reason.evaluate("each => each.scrollHeight <= each.clientHeight"), "the reason is whole"
     page.set_viewport_size({"width": 1280, "height": 800})
     page = visit.open()
     line = page.locator(".attention .lines > li", has_text="schedule failing fails")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import threading
 import uuid
@@ -16,14 +15,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from typer.testing import CliRunner
 
 from concurrency.steps import meanwhile
 from conformance.failing import Failing
 from conformance.harness import Harness, bodies, every_engine
 from insides import compact, engine_of, reopen
 from lakequeue import InvalidParameterValue, LakeQueue, QueueDoesNotExist, QueueServiceError
+from lakequeue.cli import app
 from lakequeue.entry_verbs import doctor
 from lakequeue.errors import DamagedTable
+from lakequeue.model.schedules import Schedule
 from lakequeue.operations import schedules, send
 from lakequeue.operations.schedules import OpenSchedules
 from lakequeue.storage import layout
@@ -290,11 +292,15 @@ def test_a_refused_schedule_keeps_its_time_and_the_others_go_on(
         f"schedule small: {errors['small']}",
         "schedule late is overdue",
     ]
-    changed = f"lakequeue schedule add gone --queue QUEUE --body BODY --cron {shlex.quote(HOURLY['cron'])}"
     listed, *steps = [step.command for step in found[0].steps]
     assert [step.command for step in found[2].steps] == [listed] == ["lakequeue schedule list"]
-    assert steps[0].startswith(changed) and steps[0].endswith(" --update")
-    assert steps[1:] == ["lakequeue schedule pause gone", "lakequeue schedule remove gone"]
+    assert steps == [
+        "lakequeue create gone",
+        "lakequeue schedule add gone --queue QUEUE --update",
+        "lakequeue schedule pause gone",
+        "lakequeue schedule remove gone",
+    ]
+    assert [step.command for step in found[1].steps][1] == "lakequeue schedule add small --body BODY --update"
     lq.schedules.remove("late")
     lq.create_queue("gone")
     small.set_attributes(maximum_message_size=4_096)
@@ -302,6 +308,30 @@ def test_a_refused_schedule_keeps_its_time_and_the_others_go_on(
     assert lq.schedules.run_due() == 3
     assert due(lq.queue("gone")) == ["27 14:00"] and due(small) == ["27 14:00"]
     assert {row.last_error for row in lq.schedules.list()} == {None}
+
+
+def test_an_update_on_the_command_line_keeps_what_is_not_given(tmp_path: Path) -> None:
+    lq = LakeQueue(str(tmp_path / "root"))
+    for name in ("a", "b"):
+        lq.create_queue(name)
+    at = lq.clock.now().replace(microsecond=0) + timedelta(days=1)
+    lq.schedules.add("nightly", "a", "x", cron="0 2 * * *", tz="Europe/Berlin", missed="all")
+    lq.schedules.add("once", "a", "y", at=at)
+
+    def update(*arguments: str) -> Schedule:
+        add = ["--root", lq.root, "schedule", "add", *arguments, "--update"]
+        assert CliRunner().invoke(app, add).exit_code == 0
+        return next(row for row in lq.schedules.list() if row.name == arguments[0])
+
+    moved = update("nightly", "--queue", "b")
+    assert (moved.queue, moved.body, moved.cron, moved.tz) == ("b", "x", "0 2 * * *", "Europe/Berlin")
+    assert (update("nightly", "--cron", "1 2 * * *").cron, moved.missed) == ("1 2 * * *", "all")
+    later = update("once", "--body", "z")
+    assert (later.body, later.queue, later.next_due) == ("z", "a", at)
+    single = update("nightly", "--at", "2040-01-01T06:00Z")
+    assert (single.cron, single.queue, single.next_due.year) == (None, "b", 2040)
+    refused = CliRunner().invoke(app, ["--root", lq.root, "schedule", "add", "new", "--cron", "0 2 * * *"])
+    assert refused.exit_code == 2 and "give --queue and --body" in refused.stderr
 
 
 def set_due(lq: LakeQueue, name: str, instant: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from typing import Annotated
+from typing import Annotated, Any
 
 import attrs
 import typer
@@ -12,7 +12,7 @@ import typer
 from lakequeue.cli import documents, render
 from lakequeue.cli.help import Command, CommandGroup
 from lakequeue.cli.options import Group, argument, flag, instant_option, option, queue_option
-from lakequeue.cli.session import CommandContext
+from lakequeue.cli.session import CommandContext, usage
 from lakequeue.cli.values import Moment
 
 ScheduleName = Annotated[str, argument(..., "Name of the schedule.", "NAME")]
@@ -28,30 +28,35 @@ schedule = typer.Typer(
 def _add(
     ctx: CommandContext,
     name: ScheduleName,
-    queue: str = queue_option(..., "Queue that gets the message."),
-    body: str = option(..., "Body of the message.", "BODY"),
+    queue: str | None = queue_option(None, "Queue that gets the message."),
+    body: str | None = option(None, "Body of the message.", "BODY"),
     cron: str | None = option(None, "Minute, hour, day, month and day of the week, such as '0 2 * * *'.", "CRON"),
-    tz: str = option("UTC", "Time zone of --cron, such as Europe/Berlin.", "ZONE"),
+    tz: str | None = option(None, "Time zone of --cron, such as Europe/Berlin; UTC by default.", "ZONE"),
     at: Moment | None = instant_option(None, "Instead of --cron: send it once, at this instant"),
-    missed: str = option("last", "Missed times to send for, when no process ran: last, all or none.", "WHICH"),
+    missed: str | None = option(
+        None, "Missed times to send for, when no process ran: last (the default), all or none.", "WHICH"
+    ),
     group: Group = None,
-    priority: int = option(0, "For queues created with priorities.", "N"),
-    update: bool = flag(False, "Replace another schedule of this name.", "--update"),
+    priority: int | None = option(None, "For queues created with priorities.", "N"),
+    update: bool = flag(False, "Change the schedule of this name: options that are not given stay.", "--update"),
 ) -> None:
     """Add a schedule; does nothing if the same one exists."""
     lake = ctx.obj.lake()
-    added = lake.schedules.add(
-        name,
-        queue,
-        body,
-        cron=cron,
-        tz=tz,
-        at=None if at is None else at.instant(lake.clock),
-        missed=missed,
-        group_id=group,
-        priority=priority,
-        update=update,
-    )
+    instant = None if at is None else at.instant(lake.clock)
+    given: dict[str, Any] = {"queue": queue, "body": body, "cron": cron, "tz": tz, "at": instant}
+    given |= {"missed": missed, "group_id": group, "priority": priority}
+    given = {field: value for field, value in given.items() if value is not None}
+    there = next((each for each in lake.schedules.list() if each.name == name), None) if update else None
+    if there is not None:
+        kept = {field: getattr(there, field) for field in ("queue", "body", "missed", "group_id", "priority")}
+        if cron is None and at is None:
+            kept |= {"at": there.next_due} if there.cron is None else {"cron": there.cron}
+        if at is None:
+            kept |= {"tz": there.tz}
+        given = kept | given
+    if missing := [f"--{field}" for field in ("queue", "body") if field not in given]:
+        usage(f"give {' and '.join(missing)}")
+    added = lake.schedules.add(name, update=update, **given)
     ctx.obj.changed(attrs.asdict(added), f"schedule {name}: next message at {render.instant(added.next_due)}")
 
 

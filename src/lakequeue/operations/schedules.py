@@ -124,7 +124,8 @@ class OpenSchedules:
                 )
             if problem is not None:
                 text, brief = f"schedule {row.name}{problem}", f"schedule {row.name} {_BRIEF[kind]}"
-                yield Concern(row.queue, kind, text, hint, [*_remedies(row, kind)], brief)
+                exists = self.root.living_at(QueueLocation(row.region, row.queue)) is not None
+                yield Concern(row.queue, kind, text, hint, [*_remedies(row, kind, exists)], brief)
 
     def set_back(self, queue: str | None, now: datetime) -> dict[str, Schedule]:
         """Returns changed copies of the schedules (only of ``queue``, if given), by the schedule's old id. In a
@@ -267,18 +268,16 @@ class OpenSchedules:
         return row
 
 
-def _remedies(row: Schedule, kind: str) -> Iterator[Remedy]:
+def _remedies(row: Schedule, kind: str, exists: bool) -> Iterator[Remedy]:
+    """Yields the commands that help with a schedule. ``exists`` is True if its queue exists."""
     yield Remedy("lakequeue schedule list", "shows all schedules")
     if kind == "schedule fails":
-        name = shlex.quote(row.name)
-        kept = {"cron": row.cron, "tz": row.tz, "missed": row.missed, "group": row.group_id}
-        usual = {"tz": "UTC", "missed": "last", "group": None, "cron": None}
-        given = [
-            f"--{each} {shlex.quote(value)}" for each, value in kept.items() if value and value != usual[each]
-        ]
-        given += ["--at TIME"] * (row.cron is None) + [f"--priority {row.priority}"] * bool(row.priority)
-        changes = " ".join((f"lakequeue schedule add {name} --queue QUEUE --body BODY", *given, "--update"))
-        yield Remedy(changes, "changes it, for example its queue")
+        name, changes = shlex.quote(row.name), "--body BODY"
+        if not exists:
+            changes = "--queue QUEUE"
+            made = f"lakequeue create {shlex.quote(row.queue)}{' --fifo' * row.queue.endswith('.fifo')}"
+            yield Remedy(made, "makes the queue that it sends to")
+        yield Remedy(f"lakequeue schedule add {name} {changes} --update", "changes this, and keeps the rest")
         yield Remedy(f"lakequeue schedule pause {name}", "sends nothing until it is resumed")
         yield Remedy(f"lakequeue schedule remove {name}", "ends it; the messages that it sent stay")
 

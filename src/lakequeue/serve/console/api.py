@@ -182,10 +182,11 @@ class ConsoleApi:
 
     def schedules(self, caller: Caller, name: str, given: Parameters) -> Answer:
         given.end()
-        now = self._lake.clock.now()
+        now, names = self._lake.clock.now(), {queue.name for queue in self.depths.queues()}
         return {
             "schedules": [
-                documents.schedule(row, now) | {"may": {"SendMessage": caller.may("SendMessage", row.queue)}}
+                documents.schedule(row, now)
+                | {"may": {"SendMessage": caller.may("SendMessage", row.queue)}, "exists": row.queue in names}
                 for row in self._lake.schedules.list()
                 if caller.may("GetQueueAttributes", row.queue)
             ]

@@ -58,9 +58,9 @@ export function schedules(signal, reload) {
       const answer = await get("schedules", {}, signal);
       return [answer, answer.schedules.map((each) => ({ key: each.name, ...each }))];
     },
-    ({ name, queue, cron, tz, next_due: next, overdue, last_due: last, body, paused, last_error: error, may }) => [
+    ({ name, queue, cron, tz, next_due: next, overdue, last_due: last, body, paused, last_error: error, may, exists }) => [
       el("b", {}, name),
-      queueLink(queue),
+      exists ? queueLink(queue) : queue,
       cron === null ? "once" : el("span", { class: "code" }, `${cron} ${tz}`),
       paused ? "–" : overdue ? el("span", { class: "trouble" }, "overdue, due ", ago(next)) : time(next),
       last === null ? "–" : ago(last),
