@@ -341,9 +341,9 @@ def copying(queue: OpenQueue) -> Remedy | None:
     return advice.copying([layout.tables_path(queue.root.path, queue.key)])
 
 
-def root_copying(lake: LakeQueue) -> Remedy | None:
-    """Returns the command that copies a local root before a repair. None on an object store."""
-    return advice.copying([lake.root])
+def copying_table(table: str) -> Remedy | None:
+    """Returns the command that copies a local table before a repair. None on an object store."""
+    return advice.copying([table])
 
 
 def schedule_concerns(lake: LakeQueue) -> list[Concern]:

@@ -26,6 +26,7 @@ from lakequeue.model.consumer_processes import ConsumerFile, ConsumerProcess
 from lakequeue.serve.auth import AnonymousCaller, Caller, NoAuthentication
 from lakequeue.serve.console import attention
 from lakequeue.serve.console.routes import STATIC
+from lakequeue.storage import layout
 from lakequeue.testing import ManualClock
 from serve.serving import serving
 
@@ -1394,6 +1395,26 @@ def test_messages_of_a_consumer_that_is_gone_are_freed_where_it_needs_attention(
         shows(page.locator(".toast")).to_have_text("2 messages made visible.")
         shows(page.get_by_role("region", name="What needs attention")).not_to_contain_text("packer's:7")
     assert (queue.counts().visible, queue.counts().in_flight) == (2, 1)
+
+
+def test_a_damaged_list_of_queues_is_said_once(visiting: Visiting, tmp_path: Path):
+    lake = LakeQueue(str(tmp_path / "root"), clock=ManualClock())
+    lake.create_queue("orders")
+    with serving(lake) as server, visiting(server.url) as visit:
+        for file in Path(layout.queues_path(lake.root)).glob("*.parquet"):
+            file.write_bytes(b"")
+        lake.clock.advance(60)
+        refused = {
+            "code": "ServiceUnavailable",
+            "message": "The root is damaged: `lakequeue repair --all` mends it.",
+        }
+        visit.page.route("**/api/queues?*", lambda route: route.fulfill(status=503, json=refused))
+        page = visit.open()
+        needs = page.get_by_role("region", name="What needs attention")
+        shows(needs).to_contain_text("The list of queues is damaged")
+        shows(page.get_by_text("The list of queues cannot be read.")).to_be_visible()
+        shows(page.get_by_text("Loading…")).to_have_count(0)
+        shows(page.locator("#fault")).to_be_hidden()
 
 
 def test_a_newer_notice_replaces_the_older_of_the_same_action(lake: LakeQueue, visit: Visit):

@@ -281,7 +281,7 @@ def test_attention_begins_with_the_failure_for_which_health_answers_503(console:
     clock.advance(60)
     found = console.get("attention")
     assert found["failing"] and found["urgent"] and "list of queues is damaged" in found["root"][0]["text"]
-    copy = f"cp -a {console.lake.root} COPY"
+    copy = f"cp -a {catalog} COPY"  # as doctor prints it
     assert commands(found["root"][0]) == ["lakequeue check", copy, "lakequeue repair --all"]
     console.lake._runtime.release()
     catalog.rename(catalog.with_name("away"))

@@ -26,12 +26,12 @@ from lakequeue.entry_verbs import (
     check_catalog,
     concerns,
     copying,
+    copying_table,
     damage_reports,
     depths,
     errors_of,
     idle_consumers,
     last_compaction,
-    root_copying,
     running_consumers,
     schedule_concerns,
     settings,
@@ -269,7 +269,7 @@ class Attention:
         """Yields the failure of the read of the catalog, for which ``/health`` answers 503."""
         if isinstance(failure, DamagedTable):
             text = "The list of queues is damaged: no new process can open the root, and calls may fail."
-            copy = root_copying(self._lake) if caller.may(ANY, None) else None
+            copy = copying_table(failure.table) if caller.may(ANY, None) else None
             checks = Remedy("lakequeue check", "shows what is damaged")
             repairs = Remedy("lakequeue repair --all", "shows what is lost, asks, and repairs it")
             steps, runbook = [checks, *filter(None, [copy]), repairs], "damage#the-catalog-cannot-be-read"

@@ -106,7 +106,7 @@ async function refresh(shown) {
     if (shown !== current || shown.leaving.signal.aborted) return;
     if (error.status === 401) return askForKey();
     setCommands(fault, error.message);
-    show(fault, true);
+    show(fault, !error.said);
     setAway(true);
   } finally {
     shown.busy = false;

@@ -150,8 +150,13 @@ export function list(signal, reload, again) {
     title: "Queues",
     focus: search,
     async update() {
-      await concerns.update();
-      last = await get("queues", { ...kept, sort: kept.sort || "trouble" }, signal);
+      const { failing } = await concerns.update();
+      try {
+        last = await get("queues", { ...kept, sort: kept.sort || "trouble" }, signal);
+      } catch (error) {
+        if (!last.queues.length) setText(empty, "The list of queues cannot be read.");
+        throw Object.assign(error, { said: failing }); // what needs attention says it, with commands
+      }
       scale = scaleOf(last);
       setText(span, scale.label);
       show(create, last.may.CreateQueue);
