@@ -127,7 +127,7 @@ def test_a_receive_names_damaged_messages_and_returns_the_others(
     with caplog.at_level(logging.ERROR, "lakequeue"):
         found = victim.receive(10)
     assert [message.body for message in found] == ["first", "second", "third", "fifth"]
-    assert lost in caplog.text and "is damaged" in caplog.text
+    assert lost in caplog.text and "repair it: lakequeue --root" in caplog.text
     victim.queue.delete_batch(found).raise_for_failures()
     clock.advance(60)
     with pytest.raises(DamagedTable, match=lost) as raised:

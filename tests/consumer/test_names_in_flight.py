@@ -124,10 +124,10 @@ def test_the_consumers_of_a_queue_are_those_that_have_messages_in_flight(lq: Lak
     queue.receive(2, consumer="first")
     clock.advance(10)
     queue.receive(2)
-    now = clock.now()
+    now, ago = clock.now(), [timedelta(seconds=seconds) for seconds in (10, 20)]
     assert [attrs.astuple(each) for each in consumers(queue)] == [
-        (None, 2, now, now, (), ()),
-        ("first", 3, now - timedelta(seconds=20), now - timedelta(seconds=10), (), ()),
+        (None, 2, now, now, (), (), now + timedelta(seconds=60), 0),
+        ("first", 3, now - ago[1], now - ago[0], (), (), now + timedelta(seconds=50), 0),
     ], "whose timeout has ended has none; the latest receive comes first"
 
 
