@@ -15,6 +15,7 @@ import os
 import platform
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -28,11 +29,14 @@ import attrs
 import typer
 from benchmarks.harness import QUICK, Bench, Figure, Sizes
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from lakequeue.errors import LakeQueueError
+from lakequeue.storage.cleaning import VACUUMING
 from lakequeue.storage.engines.commit_failures import is_storage_failure
 from lakequeue.storage.roots import local_path, root_of
 from lakequeue.storage.store_failures import first_line
@@ -81,14 +85,19 @@ ROWS = {
 """The function of each row, as module and name. A module is imported when a row of it runs: some need an extra."""
 COLUMNS = ("measured", "unit", "lakequeue", "other side", "ratio", "bound", "verdict", "remark")
 LEGEND = (
-    "In a row A / B, lakequeue does A. The other side B is the same work by other means, or lakequeue in another\n"
-    "state; the ratio is A divided by B. Few ms, MiB and requests are good, and many a second. The bound is\n"
+    "In a row A / B, lakequeue does A. The other side B is the same work by other means, or lakequeue in another "
+    "state; the ratio is A divided by B. Few ms, MiB and requests are good, and many a second. The bound is "
     "our own, of the ratio if there is one: within is good, over and under are not."
 )
 ASKED_ONLY = {"celery", "soak"}
 """Rows that run only if named: they take a quarter of an hour to an hour, less with ``--quick``."""
 ON_YOUR_STORE = ["bucket", "bulk-store", "sends", "concurrent", "producers", "fleet"]
 """Rows that run with ``--store``. Only the bounds of ``bucket`` hold for any store, and are judged."""
+
+WRITING = ("lakequeue-checkpoint", "lakequeue-merge", VACUUMING)
+"""Names of threads that write to a queue after the call that started them."""
+NARROW = 150
+"""Width of a terminal below which a row has its comparison and its remark in a line below its name."""
 
 
 def main(
@@ -127,7 +136,7 @@ def main(
         Path(root).mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(prefix="lakequeue-benchmark-", dir=root) as directory,
-        _fresh_prefix(store) as prefix,
+        fresh_prefix(store) as prefix,
         Progress(*columns, console=errors, transient=True) as progress,
     ):
         bench = Bench(Path(directory), sizes, progress, prefix)
@@ -154,7 +163,7 @@ def main(
 
 
 @contextmanager
-def _fresh_prefix(uri: str | None) -> Iterator[str | None]:
+def fresh_prefix(uri: str | None) -> Iterator[str | None]:
     """Yields a new prefix below an empty one, without a URI None. Removes what was written there at the end."""
     if uri is None:
         yield None
@@ -175,7 +184,11 @@ def _fresh_prefix(uri: str | None) -> Iterator[str | None]:
     try:
         yield f"{uri}/{name}"
     finally:
-        folder.for_each(lambda entry: folder.discard(entry.name), list(folder.files(name)))
+        for thread in threading.enumerate():
+            if thread.name in WRITING:
+                thread.join()
+        while left := list(folder.files(name)):
+            folder.for_each(lambda entry: folder.discard(entry.name), left)
 
 
 def _is_of_storage(error: Exception) -> bool:
@@ -222,17 +235,30 @@ def _print_table(machine: dict[str, Any], judged: bool, figures: list[Figure], f
     rows = [figure.cells(judged) for figure in figures]
     rows += [[name, "", "", "", "", "", "failed", ""] for name in failed]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for number, column in enumerate(COLUMNS):
-        if number < 3 or any(row[number] for row in rows):
+    if console.width < NARROW:
+        for column, right in (COLUMNS[0], False), ("lakequeue", True), ("verdict", False):
+            table.add_column(column, justify="right" if right else "left", no_wrap=column != COLUMNS[0])
+        for row in rows:
+            table.add_row(*_in_short(*row))
+    else:
+        shown = [number for number in range(len(COLUMNS)) if any(row[number] for row in rows)]
+        for column in (COLUMNS[number] for number in shown):
             right = column in ("lakequeue", "other side", "ratio")
             table.add_column(column, justify="right" if right else "left", no_wrap=right, overflow="fold")
-        else:
-            for row in rows:
-                row[number] = None
-    for row in rows:
-        table.add_row(*(cell for cell in row if cell is not None))
+        for row in rows:
+            table.add_row(*(row[number] for number in shown))
     console.print(table)
     console.print(LEGEND)
+
+
+def _in_short(
+    name: str, unit: str, figure: str, other: str, ratio: str, bound: str, verdict: str, remark: str
+) -> tuple[RenderableType, str, str]:
+    """Returns the cells of a row in a narrow terminal. Comparison and remark are below the name."""
+    compared = ", ".join(part for part in (f"{ratio} of {other} {unit}" if ratio else "", bound) if part)
+    below = "; ".join(part for part in (compared, remark) if part)
+    cell = Group(Text(name), Padding(Text(below), (0, 0, 0, 2))) if below else Text(name)
+    return cell, f"{figure} {unit}".strip(), verdict
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import binascii
 import json
 import resource
 import shutil
@@ -11,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from time import perf_counter
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
@@ -19,29 +17,6 @@ from deltalake import DeltaTable, write_deltalake
 from lakequeue import LakeQueue
 
 _BODY = 1_024
-_BATCH = 4_096
-
-
-def write_input(path: str, rows: int) -> None:
-    """Writes a stream of rows of 1 KiB."""
-    data = reader(rows, _BODY)
-    with pa.ipc.new_stream(path, data.schema) as stream:
-        for batch in data:
-            stream.write_batch(batch)
-
-
-def reader(rows: int, size: int) -> pa.RecordBatchReader:
-    """Returns rows whose column ``body`` has texts of ``size`` bytes, which hardly compress."""
-    numbers = np.random.default_rng(1)
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for start in range(0, rows, _BATCH):
-            count = min(_BATCH, rows - start)
-            text = pa.py_buffer(binascii.hexlify(numbers.bytes(size // 2 * count)))
-            ends = pa.py_buffer(np.arange(0, len(text) + 1, size, dtype=np.int32))
-            yield pa.record_batch([pa.StringArray.from_buffers(count, ends, text)], ["body"])
-
-    return pa.RecordBatchReader.from_batches(pa.schema([("body", pa.string())]), batches())
 
 
 def ours(rows: pa.RecordBatchReader, path: str) -> int:

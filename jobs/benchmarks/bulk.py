@@ -11,7 +11,7 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
-from benchmarks import arrow
+from benchmarks import arrow, arrow_rows
 from benchmarks.flow import Flow
 from benchmarks.harness import LONG, Action, Bench, Figure, seconds_of
 from lakequeue import LakeQueue, Queue
@@ -67,7 +67,7 @@ def without_spark(bench: Bench) -> Iterator[Figure]:
     seconds: dict[str, list[float]] = {"ours": [], "bare": []}
     peaks: dict[str, list[float]] = {"ours": [], "bare": []}
     with bench.scratch() as scratch:
-        arrow.write_input(data := f"{scratch}/input.arrows", rows)
+        arrow_rows.write_input(data := f"{scratch}/input.arrows", rows)
         for turn in bench.track(range(bench.sizes.warm_rounds + bench.sizes.bulk_rounds), "Arrow"):
             for side in ("ours", "bare") if turn % 2 == 0 else ("bare", "ours"):
                 time, peak = arrow.measured(side, data, f"{scratch}/{side}", rows)

@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import TypeVar
 from uuid import uuid4
 
-from benchmarks import arrow
+from benchmarks.arrow_rows import reader
 from benchmarks.harness import BODY, LONG, Bench, Figure, seconds_of
 from lakequeue import LakeQueue, Lease
 
@@ -129,7 +129,7 @@ def bulk(bench: Bench) -> Iterator[Figure]:
     rows, leases = bench.sizes.bulk_rows, list[Lease]()
     for size, delay in product(BODIES, (DELAY, FAR) if bench.store is None else (None,)):
         with opened(bench, ON_STORE if delay else "your store") as (new_root, url, variables), within(variables):
-            queue, data = LakeQueue(new_root(), engine="point").create_queue("bulk"), arrow.reader(rows, size)
+            queue, data = LakeQueue(new_root(), engine="point").create_queue("bulk"), reader(rows, size)
             verbs: Mapping[str, Callable[[], object]] = {
                 "send_arrow": lambda: queue.send_arrow(data),  # noqa: B023
                 "lease": lambda: leases.append(queue.lease(rows, LONG)),  # type: ignore[arg-type]  # noqa: B023

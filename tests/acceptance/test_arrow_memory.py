@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from benchmarks import arrow
+from benchmarks import arrow, arrow_rows
 
 from lakequeue import LakeQueue, Queue
 
@@ -54,6 +54,6 @@ def test_so_are_the_groups_of_a_fifo_queue(lq: LakeQueue) -> None:
 def test_the_memory_of_a_process_does_not_grow_with_the_rows(tmp_path: Path) -> None:
     peaks = []
     for rows in (20_000, 400_000):
-        arrow.write_input(data := str(tmp_path / f"{rows}.arrows"), rows)
+        arrow_rows.write_input(data := str(tmp_path / f"{rows}.arrows"), rows)
         peaks.append(arrow.measured("ours", data, str(tmp_path / "root"), rows)[1])
     assert peaks[1] - peaks[0] < 48, f"{peaks} MiB for 20 and 390 MiB of bodies"

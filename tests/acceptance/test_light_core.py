@@ -12,24 +12,9 @@ from typing import Any
 
 import pytest
 
+from refused_extras import REFUSE
+
 PROJECT = Path(__file__).parents[2]
-REFUSE = """
-import sys
-
-EXTRAS = {"pyspark", "delta", "deltalake", "py4j", "pandas", "matplotlib", "starlette", "uvicorn", "httptools"}
-EXTRAS |= {"uvloop", "botocore", "boto3", "prometheus_client", "opentelemetry", "grpc"}
-EXTRAS |= {"kombu", "airflow", "dagster"}
-
-
-class Refuse:
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        if name.partition(".")[0] in EXTRAS:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-
-sys.meta_path.insert(0, Refuse)
-"""
 HANDLER = "def handle(message, context):\n    print(message.body)\n"
 SPARK, PLOT, SERVE = "'pyspark", "'matplotlib", "'starlette"
 COMMANDS = """

@@ -7,18 +7,22 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import obstore
 import pytest
+from benchmark import fresh_prefix
 from benchmarks import bucket
 from benchmarks.harness import Bench, Sizes
 from benchmarks.store import BODIES
 from obstore.store import MemoryStore
 from rich.progress import Progress
 
+from lakequeue.storage.folder import RemoteFolder
 from lakequeue.storage.stores import Store
+from refused_extras import REFUSE
 
 BENCHMARK = Path(__file__).parents[2] / "jobs" / "benchmark.py"
 
@@ -44,6 +48,52 @@ def test_requests_races_calls_and_prices_are_measured_and_nothing_is_left(s3_roo
         for verb in ("send_arrow", "lease", "lease.batches()", "lease.delete()"):
             assert rows[f"5,000 messages of {size:,} bytes on your store: {verb}"]["measured"] > 0
     assert list(Store(s3_root).folder(s3_root).files()) == []
+
+
+def test_the_lines_of_the_page_need_no_extra_and_fit_80_columns(s3_root: str, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(REFUSE)
+    options = "--store", s3_root, "--only", "bucket,bulk-store", "--quick", "--scale", "0.05"
+    terminal = {"PYTHONPATH": str(tmp_path), "TERM": "dumb", "FORCE_COLOR": "1"}
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARK), *options], capture_output=True, text=True, env=os.environ | terminal
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert ["measured", "lakequeue", "verdict"] in [line.split() for line in lines]
+    below = lines[1 + next(number for number, line in enumerate(lines) if line.startswith(" send, one message"))]
+    assert re.search(r"x of [\d.]+ m?s, at most 4x|object", below)
+    assert any(re.match(r" one request: create an object +[\d.]+ ms +no bound", line) for line in lines)
+
+
+def test_what_is_written_during_the_removal_is_removed_too(monkeypatch: pytest.MonkeyPatch, s3_root: str) -> None:
+    folder, discard, joined = Store(s3_root).folder(s3_root), RemoteFolder.discard, threading.Event()
+
+    class Checkpoint(threading.Thread):
+        def run(self) -> None:
+            joined.wait()
+            folder.write(f"{name}/checkpoint", b"data")
+
+        def join(self, timeout: float | None = None) -> None:
+            joined.set()
+            super().join(timeout)
+
+    def then_another(of: RemoteFolder, path: str) -> None:
+        discard(of, path)
+        while late:
+            folder.write(late.pop(), b"data")
+
+    with fresh_prefix(s3_root) as prefix:
+        assert prefix is not None
+        name = prefix.rpartition("/")[2]
+        folder.write(f"{name}/first", b"data")
+        late = [f"{name}/late"]
+        monkeypatch.setattr(RemoteFolder, "discard", then_another)
+        checkpoint = Checkpoint(name="lakequeue-checkpoint")
+        checkpoint.start()
+    checkpoint.join()
+    assert not late
+    assert list(folder.files()) == []
 
 
 def test_a_prefix_that_holds_something_is_refused_and_kept(s3_root: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import obstore
 import pyarrow as pa
 import pytest
-from benchmarks import arrow
+from benchmarks.arrow_rows import reader
 
 from lakequeue import LakeQueue
 from lakequeue.storage import remote_files
@@ -46,7 +46,7 @@ class AtOnce:
 
 def test_a_lease_requests_several_row_groups_at_once(lq: LakeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = lq.create_queue("row-groups")
-    rows = arrow.reader(16_384, 1_024).read_all()
+    rows = reader(16_384, 1_024).read_all()
     lease = queue.lease(queue.send_arrow(rows))
     assert lease is not None
     both, requested = threading.Barrier(2), []
