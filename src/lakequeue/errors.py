@@ -396,7 +396,7 @@ class RowsRefused(LakeQueueError):
         self.reason, self.column = reason, column
 
     def __str__(self) -> str:
-        return f"the table refused the rows: {one_line(self.reason)}"
+        return one_line(self.reason)
 
 
 class InvalidOptions(LakeQueueError):

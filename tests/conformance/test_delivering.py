@@ -200,7 +200,9 @@ def test_a_table_that_is_gone_or_another_decides_nothing(place: Place, gone: boo
     shutil.rmtree(place.table)
     if not gone:
         write_deltalake(place.table, pa.table({"id": pa.array([7], pa.int64())}))
-    with pytest.raises(TableUnavailable, match="decide QUEUE --again" if gone else "another table .*--new-deliv"):
+    with pytest.raises(
+        TableUnavailable, match="decide orders --again" if gone else "another table .*repair orders --new-deliv"
+    ):
         lease.append([{"id": 2}])
     place.expire()
     place.send(3)
@@ -246,7 +248,7 @@ def test_a_root_copied_as_files_is_asked_to_take_a_new_delivery_id(place: Place,
     with LakeQueue(str(tmp_path / "twin"), clock=place.clock) as lake:
         queue = lake.queue("orders")
         lease = queue.lease(1) or pytest.fail("no message")
-        with pytest.raises(TableUnavailable, match="repair QUEUE --new-delivery-id"):
+        with pytest.raises(TableUnavailable, match="repair orders --new-delivery-id"):
             lease.append(rows_of(lease))
         lake.repair("orders", apply=True, new_delivery_id=True)
         assert queue.counts().visible == 2
@@ -499,6 +501,7 @@ def test_a_batch_is_halved_until_the_bad_message_is_alone(
     assert letter.body == "13"
     assert letter.dead_letter_reason is not None and "column id" in letter.dead_letter_reason.text
     [*halves, logged] = [line for line in caplog.messages if "refuses the rows" in line]
+    assert not any("refused the rows" in line for line in caplog.messages)
     assert letter.message_id in logged and all("column id" in line for line in caplog.messages)
     assert halves[0].startswith(
         f"{queue.name}: the table refuses the rows of a batch of 20 messages for {place.table}"

@@ -274,9 +274,15 @@ def test_until_empty_ends_with_an_error_if_the_delivery_table_could_not_be_reach
     arguments = ("orders", "application:rows", "--until-empty", "--batch", "10")
     queue.send("1")
     assert run(*arguments).exit_code == 0
+    begun = (
+        f"consuming orders with application:rows, 10 at a time, in batches of up to 10, into {tmp_path / 'table'}"
+    )
+    assert caplog.messages[0] == begun
     away = (tmp_path / "table").rename(tmp_path / "away")
     queue.send("2")
     assert run(*arguments).exit_code == 1
+    [fails] = [line for line in caplog.messages if line.startswith("storage of orders fails")]
+    assert ": delivering: the delivery table" in fails and fails.endswith("`lakequeue decide orders --again`")
     assert caplog.messages[-1] == "consumed orders, 1 wait for a retry: 0 handled, 0 failed"
     [left] = queue.peek()
     assert make_visible(queue, [left.message_id], in_flight=True).done == 1  # as the command release does

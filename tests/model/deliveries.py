@@ -201,6 +201,7 @@ class Held:
     slot: int
     rows: tuple[int, ...] = ()
     was_recorded: bool = False
+    queue_name: str = "orders"
 
     def _mine(self) -> list[int]:
         wanted = (self.slot, self.delivery.number)

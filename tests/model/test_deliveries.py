@@ -84,7 +84,7 @@ def record_nothing(table: Any, marked: Held, schema: Any) -> Any:
     if snapshot is None:
         table.create(schema())
         snapshot = table.read()
-    return OpenedDeliveryTable(table, snapshot.table_id), snapshot
+    return OpenedDeliveryTable(table, snapshot.table_id, "orders"), snapshot
 
 
 def whatever_is_recorded(held: Held, delivered: bool, unrecorded: bool = False) -> int:

@@ -131,10 +131,21 @@ def consume(
     answer_signal(partial(running_calls, consumer))  # unless the handler's module has a use of its own for SIGUSR1
     name = ", ".join(names)
     stopping = _Stopping(consumer, drain_timeout)
-    logging.getLogger("lakequeue").info("consuming %s with %s, %s at a time", name, handler, concurrency)
+    logging.getLogger("lakequeue").info(
+        "consuming %s with %s, %s at a time%s", name, handler, concurrency, _batches(consumed, batch)
+    )
     with lake.schedules.running():
         consumer.run(until_empty)
     _end(consumed, consumer, stopping.signals, until_empty, fail_on_error)
+
+
+def _batches(queues: Sequence[Queue], batch: int | None) -> str:
+    """Says how many messages a batch has, and into which tables the rows of batches go."""
+    from lakequeue.entry_verbs import settings
+
+    tables = dict.fromkeys(table for queue in queues if (table := settings(queue).table) is not None)
+    into = f", into {', '.join(tables)}" if tables else ""
+    return "" if batch is None else f", in batches of up to {batch:,}{into}"
 
 
 def _end(

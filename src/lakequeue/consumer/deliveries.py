@@ -151,13 +151,13 @@ class DeliveryLoop(RunLoop):
                 lost = Lost()
                 batch.contexts = [Context(each, self.queue, lambda: heartbeat.hold, lost) for each in messages]
                 self._deliver(batch, delivering, batch.contexts)
-            self.outages.worked("deleting")
+            self.outages.worked("delivering")
         except (LeaseLost, RequestThrottled) as error:
             _log.warning("a batch of %s was not delivered: %s", self.queue.name, error)
             self._lose(batch)
         except QueueClientError as error:
             _log.warning("a batch of %s was not delivered: %s", self.queue.name, error)
-            if not self.outages.failed("deleting", error):
+            if not self.outages.failed("delivering", error):
                 self.fail(error)
         except BaseException as error:
             self.fail(error)

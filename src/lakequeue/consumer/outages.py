@@ -131,7 +131,7 @@ class OutageMonitor:
         False.
 
         Args:
-            doing: the kind of call: ``receiving``, ``extending`` or ``deleting``.
+            doing: the kind of call: ``receiving``, ``extending``, ``deleting`` or ``delivering``.
         """
         if is_permanent(error):
             return False

@@ -20,13 +20,13 @@ _TRIES = 8
 """Maximum number of attempts at a commit. Each attempt opens the table again."""
 _CONFLICT = (
     "has a newer delivery than the ledger of this queue knows: another root delivers under the same id, or the "
-    "ledger was put back; `lakequeue repair QUEUE --new-delivery-id` gives this queue an id of its own"
+    "ledger was put back; `lakequeue repair {queue} --new-delivery-id` gives this queue an id of its own"
 )
 _ANOTHER = (
     "is another table (id {}) than before (id {}): put the earlier table back; if that is impossible, decide with "
-    "`lakequeue decide QUEUE`, then run `lakequeue repair QUEUE --new-delivery-id`"
+    "`lakequeue decide {queue}`, then run `lakequeue repair {queue} --new-delivery-id`"
 )
-_GONE = "is not there: put it back; if it is gone for good, run `lakequeue decide QUEUE --again`"
+_GONE = "is not there: put it back; if it is gone for good, run `lakequeue decide {queue} --again`"
 
 
 class DeliverySnapshot(Protocol):
@@ -76,6 +76,8 @@ class DeliveryTable(Protocol):
 class DeliveryMarks(Protocol):
     """The messages that the ledger of a shard has marked for one delivery. The mark is a slot and a number."""
 
+    @property
+    def queue_name(self) -> str: ...
     @property
     def delivery(self) -> DeliveryIdentity: ...
     @property
@@ -140,6 +142,8 @@ class OpenedDeliveryTable:
 
     table: DeliveryTable
     table_id: str
+    queue_name: str
+    """Name of the queue that delivers, for commands in errors."""
 
     @classmethod
     def of(
@@ -157,13 +161,13 @@ class OpenedDeliveryTable:
             table.create(schema())
             snapshot = table.read()
         if snapshot is None:
-            raise TableUnavailable(table.uri, _GONE if known else "does not exist")
+            raise TableUnavailable(table.uri, _GONE.format(queue=marked.queue_name) if known else "does not exist")
         snapshot.check()
         if known is None or not marked.was_recorded:  # else the mark may be gone without a block
             known = marked.record(snapshot.table_id)
             if known is None:
                 raise LeaseLost()
-        opened = cls(table, known)
+        opened = cls(table, known, marked.queue_name)
         opened._compare(snapshot)
         return opened, snapshot
 
@@ -171,14 +175,15 @@ class OpenedDeliveryTable:
         """Opens the table again. Raises TableUnavailable if the table is missing, or has another id."""
         snapshot = self.table.read()
         if snapshot is None:
-            raise TableUnavailable(self.table.uri, _GONE)
+            raise TableUnavailable(self.table.uri, _GONE.format(queue=self.queue_name))
         self._compare(snapshot)
         snapshot.check()
         return snapshot
 
     def _compare(self, snapshot: DeliverySnapshot) -> None:
         if snapshot.table_id != self.table_id:
-            raise TableUnavailable(self.table.uri, _ANOTHER.format(snapshot.table_id, self.table_id))
+            ids = snapshot.table_id, self.table_id
+            raise TableUnavailable(self.table.uri, _ANOTHER.format(*ids, queue=self.queue_name))
 
 
 def append(
@@ -208,7 +213,9 @@ def append(
         if snapshot.delivered(delivery.app_id) == delivery.block:
             raise LeaseLost()
         if state is not DeliveryStatus.OPEN:
-            raise TableUnavailable(opened.table.uri, _CONFLICT) if marked.is_there() else LeaseLost()
+            if not marked.is_there():
+                raise LeaseLost()
+            raise TableUnavailable(opened.table.uri, _CONFLICT.format(queue=opened.queue_name))
         tried = True
         try:
             snapshot.append(delivery, rows, merge_schema)
@@ -275,7 +282,7 @@ def decide(table: DeliveryTable, marked: DeliveryMarks) -> bool:
         return True
     if known == "":
         return False
-    opened = OpenedDeliveryTable(table, known)
+    opened = OpenedDeliveryTable(table, known, marked.queue_name)
     state, snapshot = close(opened, marked.delivery)
     if state is DeliveryStatus.ARRIVED:
         opened.table.sync(snapshot.version)

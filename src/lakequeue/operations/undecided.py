@@ -63,6 +63,10 @@ class LedgerMarks:
         delivery = DeliveryIdentity(app_id, mark.number, lease_id, queue.now())
         return cls(queue, shard, mark, target.table, delivery, delete, was_recorded)
 
+    @property
+    def queue_name(self) -> str:
+        return self.queue.name
+
     def table_id(self) -> str | None:
         target = self.shard.ledger.query(lambda machine: machine.target)
         return "" if target.changed else target.table_id
