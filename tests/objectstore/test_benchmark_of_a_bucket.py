@@ -40,8 +40,10 @@ def test_requests_races_calls_and_prices_are_measured_and_nothing_is_left(s3_roo
     assert (race["measured"], race["unit"]) == (8, "of 8 races")
     for what in ("one request: create an object", "one request: delete it"):
         assert rows[what]["measured"] > 0 and "99th percentile" in rows[what]["remark"]
+    judged = rows["one request: create an object"]["measured"] >= bucket.JUDGED
+    bound = bucket.IN_REQUESTS if judged else None
     for what in ("send, one message", "delete, a batch of 10"):
-        assert rows[f"{what} / one request that creates an object"]["bound"] == bucket.IN_REQUESTS
+        assert rows[f"{what} / one request that creates an object"]["bound"] == bound
     price = rows["a million messages sent, received and deleted, one message a call"]
     assert price["measured"] > 30 and "6.00 put" in price["remark"]
     for size in BODIES:
@@ -61,8 +63,7 @@ def test_the_lines_of_the_page_need_no_extra_and_fit_80_columns(s3_root: str, tm
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 80
     assert ["measured", "lakequeue", "verdict"] in [line.split() for line in lines]
-    below = lines[1 + next(number for number, line in enumerate(lines) if line.startswith(" send, one message"))]
-    assert re.search(r"x of [\d.]+ m?s, at most 4x|object", below)
+    assert any(re.match(r"   [\d.]+x of [\d.]+ m?s", line) for line in lines)
     assert any(re.match(r" one request: create an object +[\d.]+ ms +no bound", line) for line in lines)
 
 
