@@ -30,7 +30,7 @@ from lakequeue.operations.concerns import (
     SLOW_TIMEOUTS,
     UNREAD_SECONDS,
     Concern,
-    ErrorCount,
+    LetterCounts,
 )
 from lakequeue.operations.consumer_round import Exchanged
 from lakequeue.operations.consumers import ActiveConsumer, DamageReport, Running
@@ -75,8 +75,8 @@ __all__ = [
     "Concern",
     "DamageReport",
     "Depth",
-    "ErrorCount",
     "Exchanged",
+    "LetterCounts",
     "Running",
     "SelectedOutcome",
     "Send",
@@ -332,7 +332,7 @@ def unreceived(queue: Queue, now: Depth, busy: Sequence[ActiveConsumer]) -> floa
     return concern.unreceived(settings(queue), now, busy)
 
 
-errors_of = of_face(concern.errors_of)
+letters_of = of_face(concern.letters_of)
 
 
 @of_face

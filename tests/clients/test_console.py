@@ -1357,6 +1357,26 @@ def test_the_list_marks_a_queue_whose_messages_died(lake: LakeQueue, visit: Visi
     shows(visit.row("died-orders").locator(".badge.warn")).to_have_text("1 message in died-letters")
 
 
+def test_a_queue_without_dead_letters_of_its_own_is_not_marked_by_a_shared_dead_letter_queue(
+    visiting: Visiting, tmp_path: Path
+):
+    lake = LakeQueue(str(tmp_path / "root"), clock=ManualClock())
+    with_letters(lake, "shop-orders", SendEntry("a"))
+    lake.create_queue("late", dead_letter_queue="shop-letters", max_receive_count=1)
+    with serving(lake) as server, visiting(server.url) as visit:
+        page = visit.open()
+        needs = page.get_by_role("region", name="What needs attention")
+        shows(needs).to_contain_text("1 dead letter")
+        page = visit.open("#/q/late")
+        shows(page.locator(".badge").first).to_be_visible()
+        shows(page.locator(".badge.warn")).to_have_count(0)
+        page = visit.open("#/q/shop-orders")
+        shows(page.locator(".badge.warn")).to_have_text("1 of its messages is in shop-letters")
+        page = visit.open()
+        shows(visit.row("shop-orders").locator(".badge.warn")).to_have_text("1 message in shop-letters")
+        shows(visit.row("late").locator(".badge")).to_have_count(0)
+
+
 def test_what_a_consumer_holds_is_listed_with_the_command_that_frees_it(lake: LakeQueue, visit: Visit):
     queue = lake.create_queue("holding")
     queue.send("a")

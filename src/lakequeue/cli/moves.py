@@ -116,9 +116,9 @@ def redrive(
 
 def _unmatched(queue: Queue, error: str) -> str:
     """Returns an empty text if one of the newest dead letters has ``error``. Otherwise lists their errors."""
-    from lakequeue.entry_verbs import errors_of
+    from lakequeue.entry_verbs import letters_of
 
-    found = errors_of(queue)
+    found = letters_of(queue).errors
     if error in found or not found:
         return ""
     others = ", ".join(f"{name or 'no error'} ({each.messages:,})" for name, each in found.items())

@@ -144,14 +144,15 @@ class Concern:
 def of_queue(queue: OpenQueue, sources: Sequence[str], before: int | None, running: Running) -> list[Concern]:
     """Reads the depth and the ledger of a queue. Returns the concerns about the queue; see ``found``."""
     now = depth(queue)
-    concerns = found(queue.name, queue.attributes, now, consumers(queue, running), sources, before)
-    return [_examined(queue, each) for each in concerns]
+    letters = letters_of(queue) if sources and now.stored else LetterCounts()
+    concerns = found(queue.name, queue.attributes, now, consumers(queue, running), letters.among(sources), before)
+    return [_examined(queue, each, letters) for each in concerns]
 
 
-def _examined(queue: OpenQueue, concern: Concern) -> Concern:
+def _examined(queue: OpenQueue, concern: Concern, letters: LetterCounts) -> Concern:
     """Adds to a concern what only a read of messages, or of the delivery table, can find."""
     if concern.kind == "dead letters":
-        return concern.with_errors(errors_of(queue))
+        return concern.with_errors(letters.errors)
     if concern.kind != "undecided" or (why := unable_to_decide(queue)) is None:
         return concern
     quoted = shlex.quote(queue.name)
@@ -170,21 +171,34 @@ class ErrorCount(NamedTuple):
     example: str
 
 
-def errors_of(queue: OpenQueue) -> dict[str, ErrorCount]:
-    """Counts the newest dead letters by error class, most frequent class first. The class is an empty text if no
-    consumer reported an error. Returns nothing if the reads fail.
-    """
+class LetterCounts(NamedTuple):
+    """Dead letters of a queue, counted among the newest ``LETTERS``."""
+
+    errors: Mapping[str, ErrorCount] = {}
+    """By error class, most frequent class first. The class is an empty text if no consumer reported an error."""
+    sources: Mapping[str, int] | None = None
+    """Number by the name of the source queue. None if there may be more dead letters than were read."""
+
+    def among(self, sources: Sequence[str]) -> Sequence[str]:
+        """Returns the sources that have dead letters here; all if that is unknown."""
+        return [name for name in sources if name in (self.sources or ())] or sources
+
+
+def letters_of(queue: OpenQueue) -> LetterCounts:
+    """Counts the newest dead letters by error class and by source queue. Counts nothing if the reads fail."""
     try:
-        reasons = page(
+        letters = page(
             Search(queue, None, LETTERS, newest=True),
-            lambda letters: [letter.dead_letter_reason for letter in letters],
+            lambda letters: [(letter.dead_letter_reason, letter.source_queue) for letter in letters],
         )
     except LakeQueueError:  # damage, which a check reports
-        return {}
-    known = [("", "") if reason is None else (reason.error, reason.text) for reason in reasons]
+        return LetterCounts()
+    known = [("", "") if reason is None else (reason.error, reason.text) for reason, _ in letters]
     examples = {error: shorten(text, EXAMPLE, placeholder="…") for error, text in reversed(known)}
     numbers = Counter(error for error, _ in known).most_common()
-    return {error: ErrorCount(number, examples[error]) for error, number in numbers}
+    errors = {error: ErrorCount(number, examples[error]) for error, number in numbers}
+    sources = Counter(source for _, source in letters if source is not None)
+    return LetterCounts(errors, sources if len(letters) < LETTERS else None)
 
 
 def _of_error(error: str) -> str:

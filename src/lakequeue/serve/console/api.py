@@ -136,7 +136,7 @@ class ConsoleApi:
 
         def more(queue: Queue) -> Answer:
             dead = may.get(documents.name_of(queue.dead_letter_queue) or "") if queue.name in may else None
-            died = [letters(dead), sources[dead.name]] if dead is not None and dead.name != queue.name else None
+            died = None if dead is None else self._shared(queue, dead.name, letters(dead), sources[dead.name])
             found = {"depths": lines.get(queue.name), "dead_letters": letters(queue), "died": died}
             return found | {"consumers": consuming.get(queue.name) if queue.name in may else None}
 
@@ -245,18 +245,25 @@ class ConsoleApi:
 
         return self._on_queue(name, read)
 
-    def _died(self, caller: Caller, queue: Queue) -> tuple[int, int] | None:
-        """Returns the number of messages in a queue's dead-letter queue, and of the queues that use it; None if
-        unknown.
+    def _died(self, caller: Caller, queue: Queue) -> tuple[int | None, int] | None:
+        """Returns the number of a queue's dead letters, and of the queues that share its dead-letter queue.
+
+        The answer is None if the dead-letter queue is unknown.
         """
         name = documents.name_of(queue.dead_letter_queue)
-        if name is None or name == queue.name or not caller.may("GetQueueAttributes", name):
+        if name is None or not caller.may("GetQueueAttributes", name):
             return None
         try:
             dead = self._lake.queue(name)
-            return depth(dead).stored, len(dead.dead_letter_sources())
+            return self._shared(queue, name, depth(dead).stored, len(dead.dead_letter_sources()))
         except LakeQueueError:  # the queue's own page shows the error
             return None
+
+    def _shared(self, queue: Queue, dead: str, stored: int | None, of: int) -> tuple[int | None, int] | None:
+        """Returns the number of a queue's own dead letters, None if unknown, and the number of sources, ``of``."""
+        if stored is None or dead == queue.name:
+            return None
+        return stored if of < 2 or not stored else self._attention.letters_of(queue.name, dead), of
 
     def shards(self, caller: Caller, name: str, given: Parameters) -> Answer:
         given.end()

@@ -20,7 +20,7 @@ from lakequeue.entry_verbs import (
     Concern,
     DamageReport,
     Depth,
-    ErrorCount,
+    LetterCounts,
     Remedy,
     all_consumers,
     check_catalog,
@@ -29,9 +29,9 @@ from lakequeue.entry_verbs import (
     copying_table,
     damage_reports,
     depths,
-    errors_of,
     idle_consumers,
     last_compaction,
+    letters_of,
     running_consumers,
     schedule_concerns,
     settings,
@@ -76,8 +76,8 @@ class _Seen:
     """Each queue with its depth and consumers, or with the error of reading them."""
     earlier: dict[str, int]
     """Number of visible messages one hour earlier, by queue key."""
-    errors: dict[str, dict[str, ErrorCount]]
-    """Dead letters by queue name and class of error."""
+    letters: dict[str, LetterCounts]
+    """Counted dead letters, by the name of their dead-letter queue."""
     schedules: Sequence[Concern] | LakeQueueError
     """Failing or overdue schedules, or the error of reading them."""
     shortage: Shortage | None
@@ -104,7 +104,7 @@ class Attention:
         self._lock = threading.Lock()
         self._seen: _Seen | None = None
         self._stale = False
-        self._errors: dict[str, tuple[tuple[int, int], dict[str, ErrorCount]]] = {}
+        self._letters: dict[str, tuple[tuple[int, int], LetterCounts]] = {}
 
     def workers(self, caller: Caller) -> list[dict[str, Any]]:
         """Returns all consumers: the oldest receive first, idle ones after these, and killed consumers last."""
@@ -141,6 +141,11 @@ class Attention:
             if not isinstance(state, LakeQueueError)
         }
 
+    def letters_of(self, source: str, dead: str) -> int | None:
+        """Returns the number of dead letters of ``source`` in the queue ``dead``, as cached. None if unknown."""
+        found = None if self._seen is None else self._seen.letters.get(dead, LetterCounts()).sources
+        return None if found is None else found.get(source, 0)
+
     def of(self, caller: Caller, only: str | None = None) -> dict[str, Any]:
         """Returns at most ``MOST`` problems, most urgent first. ``only`` limits them to the queue of this name."""
         seen = self._newest()
@@ -161,7 +166,7 @@ class Attention:
             root, upkeep = [], []
             damaged = [each for each in damaged if each["queue"] == only]
             found = [each for each in found if each.queue == only]
-        listed = damaged + [self._for(caller, each, seen.errors) for each in found[:MOST]]
+        listed = damaged + [self._for(caller, each, seen.letters) for each in found[:MOST]]
         return {
             "root": root + upkeep,
             "urgent": bool(root),
@@ -201,7 +206,8 @@ class Attention:
                 damaged.append(attrs.asdict(Concern(queue.name, "unreadable", text, "", steps, "cannot be read")))
             if not isinstance(state, LakeQueueError):
                 depth, busy = state
-                found += concerns(queue, depth, busy, sources.get(queue.arn, ()), seen.earlier.get(queue.key))
+                of = seen.letters.get(queue.name, LetterCounts()).among(sources.get(queue.arn, ()))
+                found += concerns(queue, depth, busy, of, seen.earlier.get(queue.key))
         if not isinstance(seen.schedules, LakeQueueError):  # of a queue that was deleted, too
             found += (each for each in seen.schedules if caller.may("GetQueueAttributes", each.queue))
         return damaged, found
@@ -240,29 +246,29 @@ class Attention:
         met = self._damage.queues(self._lake.clock.now())
         for queue in (queue for queue in queues if queue.key in met):  # it may be repaired
             self._damage.look_again(queue.key, self._lake.clock.now, partial(self._is_damaged, queue.name))
-        before, errors = self._depths.an_hour_ago(queues), self._count_errors(kept)
-        return _Seen(now, kept, before, errors, schedules, shortage(self._lake), failure, reports)
+        before, letters = self._depths.an_hour_ago(queues), self._count_letters(kept)
+        return _Seen(now, kept, before, letters, schedules, shortage(self._lake), failure, reports)
 
     def _is_damaged(self, name: str) -> bool:
         damaged = any(each.damage for each in self._lake.check(name))
         self._stale |= not damaged
         return damaged
 
-    def _count_errors(self, known: Sequence[tuple[Queue, Any]]) -> dict[str, dict[str, ErrorCount]]:
-        """Counts dead letters by queue and class of error. Reuses counts of queues that have not changed."""
+    def _count_letters(self, known: Sequence[tuple[Queue, Any]]) -> dict[str, LetterCounts]:
+        """Counts the dead letters of each queue. Reuses counts of queues that have not changed."""
         targets = {queue.dead_letter_queue for queue, _ in known}
         full = [
             (state[0].stored, state[0].sent, queue)
             for queue, state in known
             if queue.arn in targets and not isinstance(state, LakeQueueError) and state[0].stored
         ]
-        counted: dict[str, tuple[tuple[int, int], dict[str, ErrorCount]]] = {}
+        counted: dict[str, tuple[tuple[int, int], LetterCounts]] = {}
         for stored, sent, queue in sorted(full, key=lambda each: -each[0])[:MOST_COUNTED]:
-            before = self._errors.get(queue.key)
+            before = self._letters.get(queue.key)
             if before is None or before[0] != (stored, sent):
-                before = (stored, sent), errors_of(queue)
+                before = (stored, sent), letters_of(queue)
             counted[queue.key] = before
-        self._errors = counted
+        self._letters = counted
         return {queue.name: counted[queue.key][1] for *_, queue in full if queue.key in counted}
 
     def _failure(self, caller: Caller, failure: LakeQueueError | None) -> Iterator[dict[str, Any]]:
@@ -280,9 +286,9 @@ class Attention:
             yield _of_root(Advice(text, steps=steps), "alerts#lakequeuestorageunreadable")
 
     @staticmethod
-    def _for(caller: Caller, concern: Concern, errors: dict[str, dict[str, ErrorCount]]) -> dict[str, Any]:
+    def _for(caller: Caller, concern: Concern, letters: dict[str, LetterCounts]) -> dict[str, Any]:
         if concern.kind == "dead letters" and caller.may("ReceiveMessage", concern.queue):
-            concern = concern.with_errors(errors.get(concern.queue, {}))
+            concern = concern.with_errors(letters.get(concern.queue, LetterCounts()).errors)
         since = concern.since and format_instant(concern.since)
         return attrs.asdict(concern) | {"since": since, "may": _may(caller, concern)}
 

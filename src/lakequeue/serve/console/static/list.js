@@ -34,6 +34,11 @@ export function queueLink(name) {
   return el("a", { href: queueHash(name), title: name }, name);
 }
 
+// Of a queue whose own dead letters are not counted.
+export function sharing(dead, sources) {
+  return `shares ${dead} with ${count(sources - 1, "other queue")}`;
+}
+
 // `again`: the list was shown before, so that the address without parameters is what the user wants.
 export function list(signal, reload, again) {
   const { given } = address(PARAMETERS);
@@ -103,10 +108,10 @@ export function list(signal, reload, again) {
       nodes: [node],
       update(newest) {
         const letters = newest.dead_letters;
-        const [died, sources] = newest.died ?? []; // of its dead-letter queue: messages, and queues that use it
+        const [died, sources] = newest.died ?? []; // its messages in its dead-letter queue, and the queues that use it
         const marks = [
           newest.fifo && ["FIFO", ""],
-          died ? [`${count(died, "message")} in ${newest.dead_letter_queue}${sources > 1 ? `, of ${sources} queues` : ""}`, "warn"] : null,
+          died ? [`${count(died, "message")} in ${newest.dead_letter_queue}`, "warn"] : died === null && [sharing(newest.dead_letter_queue, sources), ""],
           letters ? [count(letters, "dead letter"), "warn"] : letters === 0 && ["dead letters", ""],
           ...concerns.marks(newest.name),
         ].filter(Boolean);

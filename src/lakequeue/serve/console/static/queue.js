@@ -7,7 +7,7 @@ import { FAILED, get, queuePath } from "./api.js";
 import { chart, DEPTH, THROUGHPUT } from "./chart.js";
 import { CONSUMER, runs, UNSEEN } from "./consumers.js";
 import { count, duration, el, instant, number, offset, rate, setCommands, setText, show, stored, time } from "./dom.js";
-import { queueLink } from "./list.js";
+import { queueLink, sharing } from "./list.js";
 import { messages } from "./messages.js";
 import { changeQueue, changeTags, deleteQueue } from "./queues.js";
 
@@ -366,10 +366,10 @@ export function queue(name, tab, signal, reload) {
 // Badges of where messages go: into a delivery table, and to a dead-letter queue that has some.
 function places({ name, attributes, dead_letter_queue: dead, died }) {
   const [letters, sources] = died ?? [];
-  const whose = sources > 1 ? `${count(letters, "message")} of ${number(sources)} queues` : `${number(letters)} of its messages`;
   return [
     attributes.Table ? el("span", { class: "badge", title: attributes.Table }, `delivers into ${tail(attributes.Table)}`) : null,
-    letters ? el("a", { class: "badge warn", href: diedHash(dead, name) }, `${whose} ${letters === 1 ? "is" : "are"} in ${dead}`) : null,
+    letters ? el("a", { class: "badge warn", href: diedHash(dead, name) }, `${number(letters)} of its messages ${letters === 1 ? "is" : "are"} in ${dead}`) : null,
+    letters === null ? el("a", { class: "badge", href: diedHash(dead, name) }, sharing(dead, sources)) : null,
   ].filter(Boolean);
 }
 
