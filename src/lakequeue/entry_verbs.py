@@ -173,6 +173,15 @@ def met_damage(queue: Queue) -> DamagedReads:
     return queue._runtime.damage
 
 
+def forget_repaired_damage(queue: Queue) -> bool:
+    """Forgets damage that receives met and that is repaired. Returns True if no damage is left."""
+    from lakequeue.operations.check import repaired
+
+    damage = met_damage(queue)
+    damage.forget(repaired(queue._runtime))
+    return damage.error is None
+
+
 def repair_command(queue: Queue) -> str:
     """Returns the command that repairs a queue, with root and region."""
     return advice.repairing(queue._runtime.root.path, queue.region, queue.name)

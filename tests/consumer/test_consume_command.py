@@ -91,7 +91,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result
     monkeypatch.setattr(sys, "path", [*sys.path])
 
     def run(*arguments: str) -> Result:
-        for name in ("application", "broken"):
+        for name in ("application", "broken", "mending"):
             sys.modules.pop(name, None)
         return CliRunner().invoke(app, ["--root", str(tmp_path / "root"), "consume", *arguments])
 
@@ -138,6 +138,31 @@ def test_damaged_messages_end_the_command_with_the_code_1_and_the_command_that_r
         ends = f"consumed orders, orders has damaged messages, {repair}: {handled} handled, 0 failed"
         assert ends in caplog.messages
         assert sum(message.endswith(repair) for message in caplog.messages) == met
+
+
+@pytest.mark.parametrize("by", ["repair", "copy", "wrong"])
+def test_damage_that_was_repaired_during_the_run_does_not_count_at_its_end(
+    queue: Queue, run: Any, by: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "lakequeue")
+    for _ in range(2):
+        queue.send("0")
+    file = live(Path(layout.messages_path(queue._runtime.root.path, queue.key, 0)))[1]
+    content = file.read_bytes()
+    file.write_bytes(b"")
+    forget()
+    repair = (
+        "import lakequeue\ndef handle(message, context): lakequeue.LakeQueue('root').repair('orders', apply=True)"
+    )
+    written = {"copy": content, "wrong": content[:-1]}.get(by)
+    copy = f"def handle(message, context): open({str(file)!r}, 'wb').write({written})"
+    Path("mending.py").write_text(repair if written is None else copy)
+    ran = run("orders", "mending:handle", "--until-empty")
+    forget()
+    assert (ran.exit_code, "the damage of orders is gone" in caplog.messages) == (
+        (1, False) if by == "wrong" else (0, True)
+    )
+    assert ("orders has damaged messages" in caplog.messages[-1]) is (by == "wrong")
 
 
 @pytest.mark.spec("JOB-14")

@@ -152,10 +152,14 @@ def _end(
     consumed: Sequence[Queue], consumer: Consumer, signals: Sequence[int], until_empty: bool, fail_on_error: bool
 ) -> None:
     """Logs how a run ended. Raises typer.Exit unless the exit code is 0."""
-    from lakequeue.entry_verbs import met_damage
+    from lakequeue.entry_verbs import forget_repaired_damage, met_damage
 
     ended = until_empty and not signals
     met = [queue for queue in consumed if met_damage(queue).error is not None]
+    for queue in [*met]:
+        if forget_repaired_damage(queue):
+            logging.getLogger("lakequeue").info("the damage of %s is gone", queue.name)
+            met.remove(queue)
     waiting = "; ".join(_left(consumed, consumer, met)) if ended else ""
     why = "stopped" if signals else waiting or ("it is empty" if len(consumed) == 1 else "they are empty")
     counted = _counted(consumer)

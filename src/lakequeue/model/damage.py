@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime
 
 import attrs
@@ -66,6 +66,19 @@ class DamagedReads:
         for listener in self.listeners if new else ():
             listener()
         return new
+
+    @property
+    def files(self) -> Collection[tuple[str, str | None]]:
+        """Tables and files of the damage."""
+        with self._lock:
+            return [*self._files]
+
+    def forget(self, repaired: Collection[tuple[str, str | None]]) -> None:
+        """Forgets files that are ``repaired``. Forgets the error, too, unless other files are left."""
+        with self._lock:
+            self._files -= {*repaired}
+            if not self._files:
+                self.error, self.first, self.last = None, 0, 0
 
     def last_met(self, now: int) -> int | None:
         """Returns ``last``, or None if no damage was met within ``MET_KEPT``."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import attrs
 
 from lakequeue.model.damage import Finding
 from lakequeue.model.names import name_hash
 from lakequeue.operations.queues import missing
+from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import Root
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
@@ -17,6 +19,7 @@ from lakequeue.storage.inspection.catalog_rows import find_catalog
 from lakequeue.storage.inspection.environment import lock_problem, space_problems
 from lakequeue.storage.inspection.found_log import read_log
 from lakequeue.storage.inspection.shards import RESTORE, find_shard, log_findings, shard_findings
+from lakequeue.storage.messages.read import LogFile
 from lakequeue.storage.schedules import unreadable
 from lakequeue.storage.stores import Store
 
@@ -36,6 +39,25 @@ def check(root: Root, name: str | None = None, space: bool = True) -> list[Findi
             for problem in (space_problems(root.path) if space else ())
         ]
         return found
+
+
+def repaired(queue: OpenQueue) -> list[tuple[str, str | None]]:
+    """Returns the damaged files that receives met, and that can be read now or are in no log any more."""
+    found: list[tuple[str, str | None]] = []
+    for table, file in queue.damage.files:
+        with suppress(Exception):
+            log = read_log(queue.root.engine.store.folder(table))
+            if file is None or file in log.problems or (newest := log.newest()) is None:
+                if any(each.damage for each in check(queue.root, queue.name, space=False)):
+                    continue
+            elif log.newest_sound != log.last:
+                continue
+            else:
+                for live in newest.state.live.values():
+                    if live.name == file:
+                        LogFile.of(live).rows_of(newest, layout.FILES["messages"].names)
+            found.append((table, file))
+    return found
 
 
 def shards_of(root: Root, name: str | None) -> list[tuple[QueueRow, int]]:
