@@ -361,6 +361,20 @@ def test_consumers_that_were_killed_are_named_with_their_last_report() -> None:
     )
 
 
+@pytest.mark.parametrize(("receives", "runs", "told"), [(3, False, True), (2, False, False), (3, True, False)])
+def test_messages_of_killed_consumers_that_the_next_receive_would_move_get_more_receives_first(
+    receives: int, runs: bool, told: bool
+) -> None:
+    policy = RedrivePolicy("arn:aws:sqs:local:000000000000:dead", 3)
+    depth = Depth(NOW, QueueCounts(5, 0, 0, 0, OLD), 0, receives=receives)
+    known = [ActiveConsumer("packer", 0, None, None, [PROCESS])] if runs else []
+    [concern] = found("orders", QueueAttributes.create(redrive_policy=policy), depth, known, (), None)
+    oldest = "; but the oldest message was received 3 times, so it goes to dead at the next receive"
+    assert (oldest in concern.hint) is told
+    first = "lakequeue set orders --dead-letter-queue dead --max-receive-count 8"
+    assert (commands(concern)[0] == first) is told
+
+
 @pytest.mark.parametrize(
     ("age", "seen", "runs", "expected"),
     [

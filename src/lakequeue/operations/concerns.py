@@ -245,7 +245,7 @@ def found(
         brief = counted(now.stored, "dead letter")
         yield Concern(name, "dead letters", text, _caution(sources), steps, brief, number=now.stored)
     elif (seconds := unreceived(attributes, now, known)) > _unread_after(now, known):
-        yield _unread(name, now, known, seconds)
+        yield _unread(name, attributes, now, known, seconds)
     elif _has_grown(counts.visible, before) and not attributes.paused:
         text = f"{name} grew from {before:,} to {counted(counts.visible, 'visible message')} within an hour"
         steps = (Remedy(f"lakequeue consumers {quoted}", "lists those that run"),)
@@ -282,7 +282,9 @@ def _unread_after(now: Depth, known: Sequence[ActiveConsumer]) -> float:
     return KILLED_SECONDS if killed and not any(each.processes for each in known) else UNREAD_SECONDS
 
 
-def _unread(name: str, now: Depth, known: Sequence[ActiveConsumer], seconds: float) -> Concern:
+def _unread(
+    name: str, attributes: QueueAttributes, now: Depth, known: Sequence[ActiveConsumer], seconds: float
+) -> Concern:
     counts = now.counts
     text = f"nobody receives the {counted(counts.visible, 'visible message')} of {name}"
     text, hint = f"{text}, the oldest is {shown_duration(counts.oldest_age or 0.0)} old", "start its consumers"
@@ -298,7 +300,19 @@ def _unread(name: str, now: Depth, known: Sequence[ActiveConsumer], seconds: flo
         doubt = "" if all(process.ended for _, process in silent) else " or cannot write to the root"
         hint = f"start its consumers, which were killed{doubt}: {last}"
         brief += f", {counted(len(silent), 'consumer')} killed"
-    steps = (Remedy(f"lakequeue peek {shlex.quote(name)}", "shows the messages that wait longest"),)
+    steps = [Remedy(f"lakequeue peek {shlex.quote(name)}", "shows the messages that wait longest")]
+    policy = attributes.redrive
+    if policy is not None and now.receives >= policy.max_receive_count and not processes:
+        letters = policy.dead_letter_queue.rpartition(":")[2]
+        times = counted(now.receives, "time")
+        hint += (
+            f"; but the oldest message was received {times}, so it goes to {letters} at the next receive, as all "
+            "do that were received as often: if its consumers were killed, allow more receives first"
+        )
+        more = f"--dead-letter-queue {shlex.quote(letters)} --max-receive-count {now.receives + 5}"
+        steps.insert(
+            0, Remedy(f"lakequeue set {shlex.quote(name)} {more}", "lets handlers have these messages again")
+        )
     return Concern(name, "unread", text, hint, steps, brief, number=counts.visible)
 
 

@@ -43,7 +43,7 @@ class ShardDepth(NamedTuple):
     sent: int
     """Number of messages that were ever sent to the shard."""
     receives: int
-    """Receive count of the message with the lowest offset; 0 if no message is stored."""
+    """Number of receives in this queue of the message with the lowest offset; 0 if no message is stored."""
 
     @classmethod
     def of(cls, machine: ShardMachine, now: int) -> ShardDepth:
@@ -65,7 +65,7 @@ class Depth:
     stored_by_shard: Sequence[int] = attrs.field(default=(), eq=False)
     """Number of stored messages by shard. Empty for a past depth, and for a depth from a compactor's note."""
     receives: int = attrs.field(default=0, eq=False)
-    """Highest receive count of each shard's oldest message. 0 if ``stored_by_shard`` is empty."""
+    """Highest number of receives of each shard's oldest message, in this queue. 0 without ``stored_by_shard``."""
 
     @classmethod
     def of(cls, shards: Iterable[ShardDepth], at: int) -> Depth:

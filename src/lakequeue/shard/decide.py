@@ -178,10 +178,10 @@ class ShardMachine:
         return oldest_sent_at(self._at(now))
 
     def receives_of_lowest(self, now: int) -> int:
-        """Returns the receive count of the stored message with the lowest offset; 0 if no message is stored."""
+        """Returns the number of receives in this queue of the stored message with the lowest offset, or 0."""
         state = self._at(now)
         lowest = state.lowest
-        return 0 if lowest is None else next(state.known(lowest, lowest)).receive_count
+        return 0 if lowest is None else next(state.known(lowest, lowest)).deliveries
 
     def outgoing(self) -> Outgoing:
         """Returns the runs of the unfinished move to another queue; empty if there is no such move."""
