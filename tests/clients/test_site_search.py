@@ -26,6 +26,8 @@ STORAGE = "operation/storage"
 FAN_IN = "guides/recipes/#run-complete-wait-until-all-is-done-fan-in"
 RETURNS = "guides/consumers/#acknowledge-ack-or-retry-what-a-handler-returns"
 COLUMNS = "new-columns-and-the-schema-of-the-table"
+PRICE = "operation/cost/#price-on-an-object-store-cost-per-million-messages"
+DISASTER = "operation/copying/#disaster-recovery-if-a-bucket-or-a-region-is-lost"
 FIRST = {
     "stuck consumer": f"{SYMPTOMS}/#stuck-consumer-a-handler-hangs",
     "poison message": f"{SYMPTOMS}/#poison-message-delivered-again-and-again",
@@ -54,8 +56,10 @@ FIRST = {
     "max receive count": "guides/dead-letters/#what-to-set-max_receive_count",
     "high availability": f"{STORAGE}/#high-availability-and-failover-if-the-machine-of-a-disk-fails",
     "failover": f"{STORAGE}/#high-availability-and-failover-if-the-machine-of-a-disk-fails",
+    **dict.fromkeys(("disaster recovery", "multi-region", "replication"), DISASTER),
     "gdpr": "operation/erasing/",
     "license": f"{LIMITS}/#license-support-maturity",
+    "who makes it": f"{LIMITS}/#who-makes-it-and-where-it-comes-from",
     "sla": f"{LIMITS}/#license-support-maturity",
     "encryption": f"{LIMITS}/#security-encryption-and-personal-data",
     "sso": f"{LIMITS}/#security-encryption-and-personal-data",
@@ -63,8 +67,9 @@ FIRST = {
     "message size": f"{LIMITS}/#message-size-retention-order",
     "retention": f"{LIMITS}/#message-size-retention-order",
     "tls": "operation/access/#from-other-machines-keys-and-tls",
-    "price": "operation/cost/#price-on-an-object-store",
+    "price": PRICE,
     "cost": "operation/cost/",
+    **dict.fromkeys(("cost per million", "price per million"), PRICE),
     "throughput": "operation/performance/",
     "latency": "operation/performance/",
     "backup": "operation/copying/",
