@@ -112,6 +112,8 @@ FIRST = {
     "delivery table": "guides/tables/",
     "schema": f"guides/tables/#{COLUMNS}",
     "new column": f"guides/tables/#{COLUMNS}",
+    **dict.fromkeys(("small files", "optimize"), "guides/tables/#small-files-batch_wait-and-optimize"),
+    "upsert": "guides/tables/#upsert-and-merge-a-write-of-your-own",
     "dlq": "guides/dead-letters/",
     "stack trace": "guides/dead-letters/#stack-traces",
     "checkpoint": "guides/streams/#checkpoints-and-what-is-sent-or-handled-twice",
