@@ -121,6 +121,8 @@ FIRST = {
     "ReadWritePaths": "operation/deploying/#with-systemd-readwritepaths-for-a-table-elsewhere",
     "doctor": f"{SYMPTOMS}/#what-needs-attention-lakequeue-doctor",
     "OOM": f"{SYMPTOMS}/#consumer-died-crashed-killed-or-out-of-memory-oom",
+    "fixture": "guides/testing/#a-fixture-for-a-handler-that-delivers",
+    "graceful shutdown": "guides/running-consumers/#graceful-shutdown-sigterm",
     "reprocess": "guides/rewind/",
     "iceberg": f"{LIMITS}/#message-size-retention-order",
     "lakequeue consume": "guides/running-consumers/",
