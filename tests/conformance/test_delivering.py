@@ -16,7 +16,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from conformance.typed_handlers import DELIVERING
-from lakequeue import Consumer, LakeQueue, NoRenewal, Outcome, Queue, RedrivePolicy
+from lakequeue import Consumer, LakeQueue, NoRenewal, Outcome, Queue, RedrivePolicy, RetryBackoff
 from lakequeue.entry_verbs import doctor
 from lakequeue.errors import (
     InvalidOptions,
@@ -421,6 +421,7 @@ def test_messages_that_failed_are_released_before_the_rest_is_delivered(place: P
 
     running = consumer(place, handle)
     running.run()
+    place.clock.advance(1)
     assert (place.stored(), place.waiting()) == ([0, 2, 4], [1, 3, 5])
     assert (running.handled, running.failed) == (3, 3)
 
@@ -448,6 +449,7 @@ def test_nothing_is_appended_unless_the_release_of_failed_messages_is_known_to_b
     with monkeypatch.context() as patched:
         patched.setattr(ShardLedger, "command", fails)
         running.run()
+    place.clock.advance(1)
     assert (place.stored(), place.waiting()) == ([], [1] if lands else [])
     place.expire()
     consumer(place, lambda messages, contexts: [{"id": int(each.body)} for each in messages]).run(until_empty=True)
@@ -539,22 +541,58 @@ def test_a_batch_whose_handler_raises_comes_again_in_halves(
     assert all(line.endswith("ValueError: no 13") for line in halves)
 
 
-@pytest.mark.spec("TAB-29", "DLQ-12")
-def test_other_messages_go_on_while_one_always_fails_and_there_is_no_dead_letter_queue(place: Place):
-    place.send(*range(20))
+@pytest.mark.spec("TAB-29")
+@pytest.mark.parametrize(
+    ("how", "options", "delays"),
+    [
+        ("raises", {}, (16, 30)),  # of 20 messages, it is alone at its fifth receive
+        ("is refused", {}, (1, 2)),
+        ("fails", {}, (1, 2)),
+        ("is refused", {"retry_delay": 100}, (100, 100)),
+        ("fails", {"retry_delay": RetryBackoff(40)}, (40, 80)),
+    ],
+)
+def test_a_message_that_failed_alone_is_hidden_for_a_delay_and_comes_again_alone(
+    place: Place, how: str, options: dict[str, Any], delays: tuple[int, int]
+):
+    write_deltalake(place.table, pa.table({"id": pa.array([], pa.int64())}))
     calls: list[int] = []
 
     def handle(messages: Any, contexts: list[Any]) -> Any:
         calls.append(len(messages))
-        if len(calls) == 30 or sum(calls) > 100:
-            consumer.stop()
-        if any(each.body == "13" for each in messages):
+        assert len(calls) < 20, "it comes again and again"
+        bad = [each.body == "13" for each in messages]
+        if how == "raises" and any(bad):
             raise ValueError("no 13")
-        return [{"id": int(each.body)} for each in messages]
+        if how == "fails":
+            return [{"id": int(each.body)} for each in messages if each.body != "13"], [
+                Outcome.FAILED if each else None for each in bad
+            ]
+        return [{"id": "bad" if each.body == "13" else int(each.body)} for each in messages]
 
-    consumer = Consumer(place.queue, handle, batch=100, batch_wait=0, concurrency=1, renewal=NoRenewal())
-    consumer.run()
-    assert (place.stored(), place.waiting()) == ([number for number in range(20) if number != 13], [13])
+    def run() -> list[int]:
+        calls.clear()
+        running = Consumer(place.queue, handle, batch=100, concurrency=1, renewal=NoRenewal(), **options)
+        running.run(until_empty=True)
+        assert running.failed == 1
+        return calls
+
+    first, second = delays
+    place.send(*range(20))
+    run()
+    assert place.stored() == [number for number in range(20) if number != 13]
+    place.clock.advance(first - 0.001)
+    place.send(20)
+    calls.clear()
+    Consumer(place.queue, handle, batch=100, concurrency=1).run(until_empty=True)
+    assert calls == [1] and place.stored()[-1] == 20
+    place.clock.advance(0.001)
+    place.send(21, 22)
+    assert run() == ([3] if how == "fails" else [1, 2])
+    place.clock.advance(second - 0.001)
+    assert place.waiting() == []
+    place.clock.advance(0.001)
+    assert place.waiting() == [13] and place.stored()[-2:] == [21, 22]
 
 
 @pytest.mark.spec("TAB-29")
@@ -564,8 +602,8 @@ def test_options_that_a_delivery_cannot_keep_are_refused(place: Place):
         Consumer(plain, lambda messages, contexts: None, batch=10, merge_schema=True)
     with pytest.raises(InvalidOptions, match="batch: orders delivers into the table .*; give a batch"):
         Consumer(place.queue, lambda message, context: None)
-    with pytest.raises(InvalidOptions, match="visible at once"):
-        Consumer(place.queue, lambda messages, contexts: None, batch=10, retry_delay=5)
+    with pytest.raises(InvalidOptions, match="retry_failed_at_once: .* give retry_delay"):
+        Consumer(place.queue, lambda messages, contexts: None, batch=10, retry_failed_at_once=False)
     with pytest.raises(InvalidOptions, match="a consumer of its own"):
         Consumer([place.queue, plain], lambda messages, contexts: None, batch=10)
 

@@ -171,13 +171,15 @@ def test_a_delivery_marks_the_span_of_each_message_that_failed(
             for span in telemetry.spans("process orders")
         ]
 
-    with LakeQueue(str(tmp_path / "root"), clock=ManualClock()) as lake:
+    clock = ManualClock()
+    with LakeQueue(str(tmp_path / "root"), clock=clock) as lake:
         queue = lake.create_queue("orders", table=str(tmp_path / "table"))
         chosen = handle_async if asynchronous else handle
         consumer = Consumer(queue, chosen, batch=10, concurrency=1, renewal=NoRenewal())
         good, failed = (StatusCode.UNSET, None, []), (StatusCode.ERROR, "failed", [])
         assert spans_after("good", "fails", "good") == [good, failed, good]
         assert telemetry.total("lakequeue.consumer.handled") == 2
+        clock.advance(1)
         queue.delete_batch(queue.receive(10))
         assert spans_after("raises", "good") == [(StatusCode.ERROR, "ValueError", ["exception"])] * 2
         queue.delete_batch(queue.receive(10))

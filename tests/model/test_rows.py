@@ -281,11 +281,33 @@ def others_go_on_while_a_message_that_failed_alone_waits_for_its_turn() -> None:
     assert batch(machine, 2.7, 1) == ([0], None)  # 2 s after the second failure
 
 
+def a_failed_message_stays_hidden_for_its_delay() -> None:
+    """Extensions of its lease, which were on their way, do not change the delay."""
+    machine = shard(sent(3), held(0, 2, "at-0", 30), head=3)
+    released = LeaseRelease("at-0", [(0, 0)], reason("boom"), 1, unmark=True, delay=4 * S)
+    assert ask(machine, 1, released).done == 1
+    assert ask(machine, 2, LeaseExtend("at-0", [(0, 2)], 60 * S)).done == 2
+    assert machine.counts(2 * S) == StateCounts(0, 3, 0)
+    assert batch(machine, 4.9, 9) == ([], None)
+    assert batch(machine, 5, 9) == ([0], None)
+    late = LeaseRelease("at-5", [(0, 0)], reason("boom"), 1, unmark=True, delay=4 * S)
+    assert ask(machine, 40, late).done == 1
+    assert batch(machine, 40, 9) == ([0], None)  # its receipt had ended, so others could have had it
+
+
+def _shown(self: state.ShardState, run: Run, visible_at: int) -> bool:
+    self.hand_back(run, run.failure)
+    return True
+
+
 BATCHES = {a_batch_that_fails_comes_in_halves_until_the_message_that_fails_is_alone: "DLQ-12"}
+DELAYS = {a_failed_message_stays_hidden_for_its_delay: "TAB-29"}
 TURNS = {others_go_on_while_a_message_that_failed_alone_waits_for_its_turn: "DLQ-12"}
 MUTATIONS = [
     Mutation("what failed together is not halved", replace(Run, "failed_together", None), BATCHES),
     Mutation("what failed together comes one by one", replace(Run, "failed_together", 1), BATCHES),
+    Mutation("a failed message comes again at once", replace(state.ShardState, "hide", _shown), DELAYS),
+    Mutation("an extension changes the delay of a failed message", replace(Run, "failure", None), DELAYS),
     Mutation("a message that failed alone comes again at once", replace(standard, "_LONGEST_TURN", 0), TURNS),
 ]
 

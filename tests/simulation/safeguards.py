@@ -437,7 +437,7 @@ def overlook_in_ledgers(settled: bool) -> Callable[[Patch], None]:
 def release_after_the_append(patch: Patch) -> None:
     release, append, failed = Delivering.release_failed, Delivering.append, dict[Delivering, Any]()
 
-    def later(self: Delivering, given: Any, together: bool = False) -> None:
+    def later(self: Delivering, given: Any, *more: Any) -> None:
         failed[self] = given
 
     def appended(self: Delivering, *rows: Any) -> int:

@@ -23,7 +23,7 @@ COMMANDS = (
     c.RecordFailure(1, "l", REASON),
     c.LeaseDelete("l", ((0, 4), (6, 2**53 + 1)), (1, 2), REASON, {1: REASON}, True),
     c.LeaseExtend("l", ((0, 4),), 5),
-    c.LeaseRelease("l", ((0, 4),), REASON, 3, True, True, True),
+    c.LeaseRelease("l", ((0, 4),), REASON, 3, True, True, True, 5),
     c.Moved(3),
     c.Decide(1, 2, True, REASON, True),
     c.Remark("l", 1, 2, (((0, 1),), ((2, 3), (5, 6))), 7, REASON),

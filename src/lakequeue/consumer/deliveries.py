@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from lakequeue.entry_verbs import Delivering
 
 _LONGEST_WAIT = 20 * MICROS
+_NO_DELAY_KNOWN = 30 * MICROS
+"""Microseconds until a failed message becomes visible if the function ``retry_delay`` raised."""
 _log = logging.getLogger("lakequeue")
 
 _Ends = dict[str, tuple[Outcome | None, BaseException | None]]
@@ -172,6 +174,7 @@ class DeliveryLoop(RunLoop):
         """
         done, again = dict[str, Context](), None
         left = [context for context in contexts if context.message.group_id not in batch.broken]
+        delays = dict[str, int]()
         with self._handling(left) as ends:
             rows, outcomes, raised = self._handled(left)
             for context, outcome in zip(left, outcomes, strict=True):
@@ -179,13 +182,16 @@ class DeliveryLoop(RunLoop):
                     continue
                 if outcome is Outcome.SUCCESS:
                     done[context.message.receipt_handle] = context
-                else:
-                    self._fails(batch, context.message, raised, ends, alone=raised is None or len(left) == 1)
-            handles = [context.message.receipt_handle for context in contexts]
+                    continue
+                alone = raised is None or len(left) == 1
+                if alone:
+                    delays[context.message.receipt_handle] = self._delay(context.message, outcome)
+                self._fails(batch, context.message, raised, ends, alone)
+            handles, reason = [context.message.receipt_handle for context in contexts], self._reason(raised)
             # no reason: an earlier message of the group failed
-            failed = {each: self._reason(raised) if each in ends else None for each in handles if each not in done}
+            failed = {each: reason if each in ends else None for each in handles if each not in done}
             if failed:
-                delivering.release_failed(failed, together=raised is not None)
+                delivering.release_failed(failed, raised is not None, delays)
             if done:
                 again = self._append(batch, delivering, [*done.values()], rows, ends)
         for part, half in again or ():
@@ -221,7 +227,8 @@ class DeliveryLoop(RunLoop):
                     ends.update(dict.fromkeys(receipts, (None, error)))
                     return zip(parts, (done[:half], done[half:]), strict=True)
                 [message] = messages
-                parts[0].release_failed({receipts[0]: self._reason(error)})
+                delays = {receipts[0]: self._delay(message, Outcome.FAILED)}
+                parts[0].release_failed({receipts[0]: self._reason(error)}, together=True, delays=delays)
                 self._fails(batch, message, error, ends)
                 return None
         ends.update(dict.fromkeys(receipts, (Outcome.SUCCESS, None)))
@@ -302,6 +309,11 @@ class DeliveryLoop(RunLoop):
     def _fields(self, messages: Sequence[Message]) -> dict[str, Any]:
         first = {"message_id": messages[0].message_id, "receive_count": messages[0].receive_count}
         return first | {"queue": self.queue.name, "messages": len(messages), "consumer": self._options.name}
+
+    def _delay(self, message: Message, outcome: Outcome) -> int:
+        """Returns the microseconds until a message that failed alone becomes visible."""
+        delay = self._options.again_in(message, outcome, self._now())
+        return _NO_DELAY_KNOWN if delay is None else delay
 
     def _reason(self, error: BaseException | None) -> DeadLetterReason:
         return DeadLetterReason.of(error, self._clock.now(), self._options.name)

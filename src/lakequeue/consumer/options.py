@@ -68,6 +68,8 @@ class RetryBackoff:
 
 
 _log = logging.getLogger("lakequeue")
+_FAILED_ALONE = RetryBackoff(longest=30)
+"""Delay of a message of a delivery that failed alone, unless the consumer has options for failed messages."""
 RetryDelay: TypeAlias = "Duration | Callable[[int], Duration]"
 """Seconds, or a function from the number of receives to seconds, such as ``RetryBackoff``."""
 
@@ -136,6 +138,8 @@ class ConsumerOptions:
         delay, at_once = self.retry_delay, self.retry_failed_at_once
         if outcome is not Outcome.FAILED or message.last_receive:
             return 0  # last receives: for the move to the dead-letter queue, which nothing else waits for
+        if delay is None and at_once is None and self.delivers:
+            delay = _FAILED_ALONE
         if delay is None:
             return 0 if (self.renewal.failed_visible_at_once if at_once is None else at_once) else None
         try:
@@ -180,10 +184,8 @@ class ConsumerOptions:
                 lambda name: isinstance(name, str) and 1 <= len(name) <= LONGEST_CONSUMER,
             ),
         )
-        if delivers and (self.retry_delay is not None or at_once is False):
-            problems.append(
-                "retry_delay: with a delivery table, failed messages become visible at once; leave it out"
-            )
+        if delivers and at_once is False:
+            problems.append("retry_failed_at_once: with a delivery table, give retry_delay")
         if self.retry_delay is not None and at_once is not None:
             problems.append("retry_delay: cannot go with retry_failed_at_once; give one of the two")
         if problems:

@@ -22,12 +22,14 @@ from lakequeue.operations.receive import read
 from lakequeue.operations.undecided import LedgerMarks, target_of
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard
-from lakequeue.shard.commands import Command, LeaseCounts, LeaseDelete, LeaseRelease, Remark
+from lakequeue.shard.commands import Command, LeaseCounts, LeaseRelease, Remark
 from lakequeue.shard.spans import ranges
 from lakequeue.storage.delivery.identity import DeliveryIdentity
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_AT_ONCE: Mapping[Any, int] = {}
 
 
 class Delivering:
@@ -99,15 +101,22 @@ class Delivering:
         """Makes all messages visible. If an append was tried, the messages become undecided instead (TAB-26)."""
         leases.release(self.leased, error, unseen)
 
-    def release_failed(self, failed: Mapping[str, DeadLetterReason | None], together: bool = False) -> None:
+    def release_failed(
+        self,
+        failed: Mapping[str, DeadLetterReason | None],
+        together: bool = False,
+        delays: Mapping[str, int] = _AT_ONCE,
+    ) -> None:
         """Makes failed messages visible. Raises LeaseLost if the lease no longer holds all failed messages.
 
         Args:
             failed: reason by receipt handle. If the reason is None, the receive does not count.
             together: True if all messages that have a reason failed because of the same error. The next receive
                 then takes only half of these messages (DLQ-12).
+            delays: microseconds until messages become visible, by receipt handle; without a delay, at once.
         """
-        self._release({self._offset(handle): reason for handle, reason in failed.items()}, together)
+        later = {self._offset(handle): delay for handle, delay in delays.items()}
+        self._release({self._offset(handle): reason for handle, reason in failed.items()}, together, later)
 
     def release_named(self, failed: Mapping[str, str | None]) -> int:
         """Releases messages by handle or id, and returns how many. Raises ReceiptHandleIsInvalid or LeaseLost."""
@@ -115,21 +124,24 @@ class Delivering:
         self._release(by_offset)
         return len(by_offset)
 
-    def _release(self, by_offset: Mapping[int, DeadLetterReason | None], together: bool = False) -> None:
+    def _release(
+        self,
+        by_offset: Mapping[int, DeadLetterReason | None],
+        together: bool = False,
+        delays: Mapping[int, int] = _AT_ONCE,
+    ) -> None:
         lease_id = self.leased.lease_id
-        reasons = {offset: reason for offset, reason in by_offset.items() if reason is not None}
-        unseen = ranges(sorted(by_offset.keys() - reasons))
-        seen = ranges(sorted(reasons))
-        commands: list[Command] = []
-        if reasons:
-            first = next(iter(reasons.values()))
-            commands.append(
-                LeaseRelease(lease_id, seen, first, len(reasons), unmark=True)
-                if together
-                else LeaseDelete(lease_id, seen, frozenset(reasons), first, reasons, unmark=True)
+        alike = dict[tuple[DeadLetterReason | None, int], list[int]]()
+        for offset, reason in sorted(by_offset.items(), key=lambda item: item[0]):
+            alike.setdefault((reason, delays.get(offset, 0)), []).append(offset)
+        commands: list[Command] = [
+            LeaseRelease(lease_id, ranges(each), unseen=True, unmark=True)
+            if reason is None
+            else LeaseRelease(
+                lease_id, ranges(each), reason, len(each) if together else None, unmark=True, delay=delay
             )
-        if unseen:
-            commands.append(LeaseRelease(lease_id, unseen, unseen=True, unmark=True))
+            for (reason, delay), each in alike.items()
+        ]
         if self._command(commands) < len(by_offset):
             raise LeaseLost()
         self.leased = self.leased.part_of(self._held_but(by_offset), self.leased.mark)

@@ -121,6 +121,7 @@ class LeaseRelease:
         unseen: True to count the messages as not received by this lease.
         unread: as ``unseen``, but the messages stay hidden until their timeout, because they cannot be read.
         unmark: True if the delivery can no longer append rows. Else, marked messages become undecided (TAB-6).
+        delay: microseconds for which failed messages stay hidden, unless their receipt has ended (TAB-29).
     """
 
     lease_id: str
@@ -130,6 +131,7 @@ class LeaseRelease:
     unseen: bool = False
     unread: bool = False
     unmark: bool = False
+    delay: int = 0
 
 
 @attrs.frozen

@@ -122,10 +122,13 @@ def lease_delete(state: ShardState, command: LeaseDelete) -> tuple[LeaseCounts, 
 
 
 def lease_extend(state: ShardState, command: LeaseExtend) -> tuple[LeaseCounts, bool]:
-    """Extends the lease's receipts, ended or not. Raises InvalidParameterValue for more than 12 hours (VIS-9)."""
+    """Extends the lease's receipts, ended or not, but not the delay of failed messages (TAB-29). Raises
+    InvalidParameterValue for more than 12 hours (VIS-9).
+    """
     if command.timeout == 0:
         return lease_release(state, LeaseRelease(command.lease_id, command.spans))
-    parts = [run for run in held(state, command.lease_id, command.spans) if run.state == IN_FLIGHT]
+    found = held(state, command.lease_id, command.spans)
+    parts = [run for run in found if run.state == IN_FLIGHT and run.failure is None]
     for run in parts:
         check_total(state, run, command.timeout)
     done = 0
@@ -144,7 +147,7 @@ def lease_extend(state: ShardState, command: LeaseExtend) -> tuple[LeaseCounts, 
 
 
 def lease_release(state: ShardState, command: LeaseRelease) -> tuple[LeaseCounts, bool]:
-    """Makes messages visible now, if the lease still holds them."""
+    """Makes messages visible now, or failed messages after a delay, if the lease still holds them."""
     done = 0
     for run in list(held(state, command.lease_id, command.spans)):
         if command.unmark or command.unseen or command.unread:
@@ -156,6 +159,8 @@ def lease_release(state: ShardState, command: LeaseRelease) -> tuple[LeaseCounts
             if command.unread:
                 state.leave(run)
                 state.set_runs([run])
+            elif command.failure is not None and command.delay and state.live(run):
+                state.hide(run.failed(command.failure, command.failed_together), state.now + command.delay)
             else:
                 state.hand_back(run, command.failure, command.failed_together)
             done += run.size

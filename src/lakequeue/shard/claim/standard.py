@@ -13,7 +13,7 @@ from lakequeue.model.deliveries import Mark
 from lakequeue.shard import deliver
 from lakequeue.shard.commands import Charge, Claim, ClaimedSpan, ClaimResult, Spans
 from lakequeue.shard.move import MOVED_AT_ONCE, dead, set_aside
-from lakequeue.shard.runs import IN_FLIGHT, Run, joined_runs
+from lakequeue.shard.runs import IN_FLIGHT, VISIBLE, Run, joined_runs
 from lakequeue.shard.spans import SpanSet, joined
 from lakequeue.shard.state import ShardState
 
@@ -130,7 +130,7 @@ def _failed_alone(state: ShardState, run: Run) -> bool:
     """True if a message that failed alone became visible recently: less than 1 s ago after its first receive. The
     limit doubles with each further receive of the message, up to 15 minutes.
     """
-    if run.failed_together != 1 or dead(state, [(run.first, run.last)]):
+    if run.failed_together != 1 or run.state != VISIBLE or dead(state, [(run.first, run.last)]):
         return False
     wait = min(MICROS << min(max(run.deliveries - 1, 0), 20), _LONGEST_TURN)
     return state.now < (run.visible_at or 0) + wait
