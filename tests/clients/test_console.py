@@ -23,6 +23,7 @@ from insides import messages_of
 from lakequeue import Consumer, Context, LakeQueue, Message, Queue, SendEntry, __version__
 from lakequeue.entry_verbs import report_consumer
 from lakequeue.model.consumer_processes import ConsumerFile, ConsumerProcess
+from lakequeue.serve import keys as file_keys
 from lakequeue.serve.auth import AnonymousCaller, Caller, NoAuthentication
 from lakequeue.serve.console import attention
 from lakequeue.serve.console.routes import STATIC
@@ -667,6 +668,30 @@ def test_a_server_with_keys_lets_in_who_has_one(lake: LakeQueue, visiting: Visit
         shows(page.get_by_role("heading", name="Sign in")).to_be_visible()
         shows(page.get_by_text("guarded")).to_have_count(0)
         assert page.evaluate("sessionStorage.length") == 0
+
+
+def test_a_key_of_some_queues_opens_them_by_name_and_signs_out(lake: LakeQueue, visiting: Visiting):
+    lake.create_queue("orders").send("a")
+    rule = file_keys.AccessRule(("orders",), frozenset({"GetQueueAttributes", "ReceiveMessage"}))
+    keys = file_keys.Keys({"viewer": file_keys.Key("viewer", "0123456789abcdef", (rule,))})
+    with serving(lake, access=keys) as server, visiting(server.url) as visit:
+        page = visit.open()
+        page.get_by_label("Access key id").fill("viewer")
+        page.get_by_label("Secret").fill("0123456789abcdef")
+        visit.button("Sign in").click()
+        shows(page.get_by_text("This key may not list queues.")).to_be_visible()
+        shows(page.locator("#about")).to_have_text("viewer")
+        for absent in "#fault", ".attention", "#search":
+            shows(page.locator(absent)).to_be_hidden()
+        assert not page.evaluate("document.body.classList.contains('away')")
+        page.get_by_label("Name of the queue").fill("orders")
+        page.keyboard.press("Enter")
+        shows(page.locator("td.at-body")).to_have_text("a")
+        shows(page.locator("#about")).to_contain_text("viewer")
+        page.go_back()
+        shows(page.get_by_label("Name of the queue")).to_be_visible()
+        visit.button("Sign out").click()
+        shows(page.get_by_role("heading", name="Sign in")).to_be_visible()
 
 
 def test_the_address_of_the_server_leads_to_the_console_which_shows_the_root(lake: LakeQueue, visit: Visit):

@@ -256,8 +256,11 @@ def _error(error: Exception, call: ApiCall) -> Response:
     hint = None if isinstance(error, QueueDoesNotExist) else getattr(error, "hint", None)
     message = response.message if hint is None else f"{response.message.rstrip('.')}: {hint}"
     content = {"code": call.code, "message": message}
-    field = field_of(error)
-    return _json(content if field is None else content | {"field": field}, response.status, challenge)
+    if (field := field_of(error)) is not None:
+        content["field"] = field
+    if response.status == 403 and call.caller != "-":
+        content["caller"] = call.caller
+    return _json(content, response.status, challenge)
 
 
 async def _http_error(http: Request, error: Exception) -> Response:

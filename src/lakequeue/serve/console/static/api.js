@@ -1,9 +1,10 @@
-// Requests to the console API. Every failure is an Error with a message of one line; a refusal also has the code, and
-// the field that it is about where that is known.
+// Requests to the console API. Every failure is an Error with a message of one line; a refusal also has the code, the
+// field that it is about where that is known, and the key's name where the key may not do it.
 
 import { authorization } from "./login.js";
 
 const TIMEOUT = 120_000;
+export const DENIED = 403; // status of what the key may not do
 export const FAILED = 503; // status of a failure of the storage, such as damage
 
 export function get(path, parameters = {}, signal) {
@@ -42,5 +43,5 @@ async function ask(url, { signal, headers, ...options }) {
   }
   if (response.ok) return answer;
   const error = new Error(answer.message ?? `The server answered ${response.status}.`);
-  throw Object.assign(error, { status: response.status, code: answer.code, field: answer.field });
+  throw Object.assign(error, { status: response.status, code: answer.code, field: answer.field, caller: answer.caller });
 }

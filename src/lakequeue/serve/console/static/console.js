@@ -2,7 +2,7 @@
 
 import { address } from "./address.js";
 import { duration, el, setCommands, setPrefix, setText, show, updateAges } from "./dom.js";
-import { get } from "./api.js";
+import { DENIED, get } from "./api.js";
 import { list } from "./list.js";
 import { signedIn, signIn, signOut } from "./login.js";
 import { queue, TABS } from "./queue.js";
@@ -105,9 +105,12 @@ async function refresh(shown) {
   } catch (error) {
     if (shown !== current || shown.leaving.signal.aborted) return;
     if (error.status === 401) return askForKey();
+    const denied = error.status === DENIED; // the server is there, and this page shows who is signed in
+    if (denied) about.replaceChildren(error.caller ?? "");
+    show(out, signedIn());
     setCommands(fault, error.message);
     show(fault, !error.said);
-    setAway(true);
+    setAway(!denied);
   } finally {
     shown.busy = false;
   }

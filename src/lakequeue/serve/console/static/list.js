@@ -2,8 +2,9 @@
 
 import { address, queueHash, showAddress } from "./address.js";
 import { attention, pauseMark } from "./attention.js";
-import { get } from "./api.js";
+import { DENIED, get } from "./api.js";
 import { sparkline } from "./chart.js";
+import { field } from "./dialog.js";
 import { copied, count, duration, el, number, rate, Rows, setText, show, trouble } from "./dom.js";
 import { pager } from "./pager.js";
 import { createQueue } from "./queues.js";
@@ -76,15 +77,15 @@ export function list(signal, reload, again) {
     body,
   );
   const concerns = attention(signal, reload);
-  const root = el(
-    "section",
-    {},
+  const parts = [
     concerns.node,
     el("div", { class: "head" }, el("h1", {}, "Queues"), summary, el("div", { class: "tools" }, search, el("fieldset", {}, create))),
     el("div", { class: "scroll" }, table),
     empty,
     pages.node,
-  );
+  ];
+  const root = el("section", {}, parts);
+  const unlisted = byName();
   const rows = new Rows(body, (queue) => queue.name, row);
   const moving = new Set();
   let last = { queues: [] };
@@ -155,13 +156,17 @@ export function list(signal, reload, again) {
     title: "Queues",
     focus: search,
     async update() {
-      const { failing } = await concerns.update();
+      let failing = false;
       try {
+        ({ failing } = await concerns.update());
         last = await get("queues", { ...kept, sort: kept.sort || "trouble" }, signal);
       } catch (error) {
+        if (error.status === DENIED && !unlisted.isConnected) root.replaceChildren(unlisted);
+        if (error.status === DENIED) throw Object.assign(error, { said: true });
         if (!last.queues.length) setText(empty, "The list of queues cannot be read.");
         throw Object.assign(error, { said: failing }); // what needs attention says it, with commands
       }
+      if (unlisted.isConnected) root.replaceChildren(...parts);
       scale = scaleOf(last);
       setText(span, scale.label);
       show(create, last.may.CreateQueue);
@@ -204,6 +209,17 @@ function scaleOf({ queues, hours }) {
   const since = Math.min(parts - 1, ...lines.map((values) => values.findIndex((value) => value !== null)).filter((index) => index >= 0));
   const span = duration((hours * 3_600 * (parts - since)) / parts);
   return { since, span, label: `Visible, last ${span}` };
+}
+
+// For a key that may not list queues: a queue of which the user knows the name.
+function byName() {
+  const name = el("input", { type: "text", name: "queue", required: true, autocomplete: "off", autocapitalize: "off", spellcheck: "false" });
+  const submit = (event) => {
+    event.preventDefault();
+    location.hash = queueHash(name.value.trim());
+  };
+  const open = el("p", { class: "buttons" }, el("button", { type: "submit", class: "first" }, "Open"));
+  return el("form", { class: "card signing", submit }, el("h1", {}, "Queues"), el("p", { class: "quiet" }, "This key may not list queues. It may see a queue that it has permissions for, by its name."), field("Name of the queue", name), open);
 }
 
 // How to begin with an empty root.
