@@ -139,6 +139,17 @@ def test_damage_is_no_outage_and_is_logged_once_with_the_command_that_repairs_it
     assert [name in message for name, message in zip("ab", logged, strict=True)] == [True, True]
 
 
+def test_a_table_that_was_replaced_is_an_outage(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    replaced = DamagedTable("/root/q/key/0/receipts", None, "was replaced during a commit", outcome_unknown=True)
+    harness.fails(replaced, verbs="receive", until=200)
+    consumer = harness.consumer(sleeper(0), wait_time=1)
+    with harness.running(consumer):
+        harness.clock.advance(60)
+        assert not consumer.health.ok
+        harness.clock.advance(200)
+    assert "damaged messages" not in caplog.text
+
+
 def test_damage_that_is_met_again_and_again_ends_a_consumer_that_gives_up(harness: Harness) -> None:
     met = damaged()
 

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from typing import TypeGuard
 
 import attrs
 
@@ -136,7 +137,7 @@ class OutageMonitor:
         if is_permanent(error):
             return False
         now = self._clock.now()
-        if isinstance(error, DamagedTable) and error.outcome_unknown:  # messages were claimed, so storage works
+        if _is_of_messages(error):  # they were claimed, so storage works
             if self._damage.met(error, to_micros(now)):
                 text = "%s has damaged messages, and its other messages are received: %s; repair it: %s"
                 _log.error(text, self._name, error.damage, self._repair)
@@ -189,3 +190,8 @@ class OutageMonitor:
 
 def _delta(duration: Duration) -> timedelta:
     return timedelta(microseconds=duration_micros(duration))
+
+
+def _is_of_messages(error: QueueClientError) -> TypeGuard[DamagedTable]:
+    """True if claimed messages cannot be read, as their file is damaged. False if a table was replaced."""
+    return isinstance(error, DamagedTable) and error.outcome_unknown and (error.file or "").endswith(".parquet")
