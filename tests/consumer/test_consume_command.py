@@ -23,8 +23,9 @@ from lakequeue import Consumer, LakeQueue, Message, Queue, RedrivePolicy, SendEn
 from lakequeue.cli import app
 from lakequeue.cli import consume as command
 from lakequeue.consumer.stacks import running_calls
-from lakequeue.entry_verbs import consumers, make_visible
+from lakequeue.entry_verbs import consumers, make_visible, report_consumer
 from lakequeue.model.clock import SystemClock
+from lakequeue.model.consumer_processes import ConsumerFile, ConsumerProcess
 from lakequeue.model.log_lines import JsonLines
 from lakequeue.storage import layout
 from serve.serving import free_port, wait_until
@@ -310,6 +311,13 @@ def test_until_empty_ends_with_an_error_if_the_delivery_table_could_not_be_reach
     assert ": delivering: the delivery table" in fails and fails.endswith("`lakequeue decide orders --again`")
     assert caplog.messages[-1] == "consumed orders, 1 wait for a retry: 0 handled, 0 failed"
     [left] = queue.peek()
+    # another process, which knows of the failure only that no consumer of that name runs
+    assert run(*arguments, "--name", "later").exit_code == 1
+    assert caplog.messages[-1] == "consumed orders, 1 wait for a retry: 0 handled, 0 failed"
+    assert left.consumer is not None
+    process = ConsumerProcess("host", 7, SystemClock().now(), SystemClock().now(), 0, None)
+    report_consumer(queue, "7", ConsumerFile(left.consumer, [queue.key], process))
+    assert run(*arguments, "--name", "later").exit_code == 0  # a consumer that runs has it
     assert make_visible(queue, [left.message_id], in_flight=True).done == 1  # as the command release does
     assert run(*arguments).exit_code == 1
     assert caplog.messages[-1] == "consumed orders, 1 undecided: 0 handled, 0 failed"

@@ -200,7 +200,7 @@ def _left(queues: Sequence[Queue], consumer: Consumer, met: Sequence[Queue]) -> 
 
     ``met`` are the queues whose damage the run met. Damage of messages that were hidden then counts, too.
     """
-    from lakequeue.entry_verbs import settings
+    from lakequeue.entry_verbs import consumers, settings
     from lakequeue.errors import DamagedTable
 
     counted, damaged = [], [*met]
@@ -215,15 +215,17 @@ def _left(queues: Sequence[Queue], consumer: Consumer, met: Sequence[Queue]) -> 
             yield from (pause.of(queue.name) for pause in pauses)
     if undecided := sum(counts.undecided for counts in delivering):
         yield f"{undecided:,} undecided"
-    # failed messages have attempts, also those of an earlier run; a batch that could not be delivered has none
-    failed, mine = "receive_count > 0 AND state <> 'undecided' AND (attempts IS NOT NULL{})", ""
-    if consumer.failed or delivering:
-        mine = " OR consumer IS NULL OR consumer = ?"  # this consumer has them until their timeout ends
+    # failed messages have attempts, also those of an earlier run
+    failed = "receive_count > 0 AND state <> 'undecided' AND (attempts IS NOT NULL{})"
     busy = [queue for queue, counts in counted if counts.in_flight or counts.visible or counts.delayed]
     found = 0
     for queue in busy:
         try:
-            found += len(queue.peek(failed.format(mine), 100, parameters=[consumer.name][: bool(mine)]))
+            names = [consumer.name] * bool(consumer.failed or delivering)  # it has them until their timeout ends
+            if settings(queue).table is not None:  # a batch that could not be delivered has no attempts
+                names += [each.consumer for each in consumers(queue) if each.consumer and not each.processes]
+            mine = f" OR consumer IS NULL OR consumer IN ({', '.join('?' * len(names))})" * bool(names)
+            found += len(queue.peek(failed.format(mine), 100, parameters=names))
         except DamagedTable:
             damaged.append(queue)
     yield from dict.fromkeys(map(_is_damaged, damaged))
