@@ -608,6 +608,29 @@ def test_options_that_a_delivery_cannot_keep_are_refused(place: Place):
         Consumer([place.queue, plain], lambda messages, contexts: None, batch=10)
 
 
+@pytest.mark.spec("TAB-27", "TAB-29")
+@pytest.mark.parametrize("stops_at", [1, 2, 3])
+def test_a_stop_hands_the_halves_of_a_refused_batch_back_as_never_received(place: Place, stops_at: int):
+    write_deltalake(place.table, pa.table({"id": pa.array([], pa.int64())}))
+    place.send(*range(8))
+    calls: list[int] = []
+
+    def handle(messages: Any, contexts: list[Any]) -> Any:
+        calls.append(len(messages))
+        if len(calls) == stops_at:
+            running.stop()
+        return [{"id": "bad" if each.body == "7" else int(each.body)} for each in messages]
+
+    running = consumer(place, handle)
+    running.run()
+    assert calls == [8, 4, 4][:stops_at] and (running.failed, running.unended) == (0, 0)
+    arrived = [] if stops_at == 1 else [0, 1, 2, 3]
+    left = place.queue.receive(10, visibility_timeout=0)
+    assert place.stored() == arrived
+    assert sorted(int(each.body) for each in left) == [number for number in range(8) if number not in arrived]
+    assert {each.receive_count for each in left} == {1}
+
+
 @pytest.mark.spec("TAB-29")
 def test_a_second_stop_shortens_the_time_that_a_running_batch_gets(place: Place):
     place.send(1)

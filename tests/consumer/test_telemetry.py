@@ -153,8 +153,8 @@ def test_a_delivery_marks_the_span_of_each_message_that_failed(
 
     def handle(messages: list[Message], contexts: list[Context]) -> Any:
         inside.append(trace.get_current_span().attributes["messaging.message.id"] == messages[0].message_id)
-        consumer.stop()
         if messages[0].body == "raises":
+            consumer.stop()
             raise ValueError("by a handler")
         outcomes = [Outcome.FAILED if message.body == "fails" else None for message in messages]
         return [{"id": "x" if message.body == "refused" else 1} for message in messages], outcomes
@@ -165,7 +165,7 @@ def test_a_delivery_marks_the_span_of_each_message_that_failed(
     def spans_after(*bodies: str) -> list[tuple[StatusCode, object, list[str]]]:
         telemetry.clear()
         queue.send_batch([SendEntry(body) for body in bodies])
-        consumer.run()
+        consumer.run(until_empty=True)
         return [
             (span.status.status_code, span.attributes.get("error.type"), [event.name for event in span.events])
             for span in telemetry.spans("process orders")

@@ -170,7 +170,7 @@ class DeliveryLoop(RunLoop):
 
     def _deliver(self, batch: _Batch, delivering: Delivering, contexts: Sequence[Context]) -> None:
         """Calls the handler with messages, and appends the rows that it returns to the table. If the table refuses
-        the rows, does both again for each half of the messages.
+        the rows, does both again for each half of the messages. Once stopping, hands the halves back instead.
         """
         done, again = dict[str, Context](), None
         left = [context for context in contexts if context.message.group_id not in batch.broken]
@@ -195,7 +195,10 @@ class DeliveryLoop(RunLoop):
             if done:
                 again = self._append(batch, delivering, [*done.values()], rows, ends)
         for part, half in again or ():
-            self._deliver(batch, part, half)
+            if self._stopping:
+                part.release_failed({context.message.receipt_handle: None for context in half})
+            else:
+                self._deliver(batch, part, half)
 
     def _append(
         self, batch: _Batch, delivering: Delivering, done: Sequence[Context], rows: Any, ends: _Ends
