@@ -27,6 +27,7 @@ from lakequeue.operations.claim import FreeHands
 from lakequeue.operations.concerns import (
     COMPACTION_CURE,
     COMPACTION_SECONDS,
+    KILLED,
     SLOW_TIMEOUTS,
     UNREAD_SECONDS,
     Concern,
@@ -44,7 +45,7 @@ from lakequeue.operations.send import Send
 from lakequeue.operations.settle import Outcome as SettleOutcome
 from lakequeue.operations.settle import Wanted
 from lakequeue.queue import Queue
-from lakequeue.runtime.calls import EVENTS
+from lakequeue.runtime.calls import EVENTS, WITHOUT_ERROR
 from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import Root
@@ -67,6 +68,7 @@ __all__ = [
     "COMPACTION_CURE",
     "COMPACTION_SECONDS",
     "EVENTS",
+    "KILLED",
     "SLOW_TIMEOUTS",
     "UNREAD_SECONDS",
     "GroupCommit",
@@ -264,6 +266,11 @@ def all_move_tasks(lake: LakeQueue) -> dict[str, str]:
 def tally(queue: Queue) -> Counter[str]:
     """Returns the queue's number of each event in ``EVENTS``. Counts only events of this ``LakeQueue``."""
     return queue._runtime.root.tallies.of(queue.name)
+
+
+def moved_without_error(queue: Queue) -> int:
+    """Returns the number of dead letters whose last receive ended without an error. See ``tally``."""
+    return tally(queue)[WITHOUT_ERROR]
 
 
 def tallies(lake: LakeQueue) -> dict[str, Counter[str]]:

@@ -469,3 +469,22 @@ def test_a_second_signal_ends_it_at_once(queue: Queue, start: Any) -> None:
     process.terminate()
     assert process.wait(60) == 128 + signal.SIGTERM
     assert queue.counts().visible == 1
+
+
+@pytest.mark.parametrize("option", [[], ["--fail-on-error"]])
+def test_messages_that_become_dead_letters_without_being_handled_are_counted_and_warned_of(
+    queue: Queue, run: Any, option: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "lakequeue")
+    LakeQueue("root").create_queue("dead")
+    queue.set_attributes(redrive_policy=RedrivePolicy("dead", 1))
+    queue.send_batch([SendEntry("0") for _ in range(2)])
+    queue.change_visibility_batch([(message.receipt_handle, 0) for message in queue.receive(10)])
+    assert run("orders", "application:handle", "--until-empty", *option).exit_code == len(option)
+    counted = "0 handled, 0 failed, 2 went to the dead-letter queue without being handled"
+    assert caplog.messages[-1] == f"consumed orders, it is empty: {counted}"
+    warned = "messages of orders go to dead after 1 receive without being handled: "
+    assert sum(message.startswith(warned) for message in caplog.messages) == 1
+    queue.send("bad")
+    assert run("orders", "application:handle", "--until-empty", "--retry-delay", "0").exit_code == 0
+    assert caplog.messages[-1] == "consumed orders, it is empty: 0 handled, 1 failed"

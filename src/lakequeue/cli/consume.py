@@ -67,7 +67,9 @@ def consume(
         False, "End when no message is visible; code 1 if failed ones wait for a retry.", "--until-empty"
     ),
     fail_on_error: bool = flag(
-        False, "End with code 1 if any handler failed, even if a retry succeeded.", "--fail-on-error"
+        False,
+        "End with code 1 if a handler failed, even if a retry succeeded, or dead letters were not handled.",
+        "--fail-on-error",
     ),
     consumer_name: str | None = option(
         None,
@@ -169,7 +171,7 @@ def _end(
     logging.getLogger("lakequeue").info("consumed %s, %s: %s", names, why, counted)
     if len(signals) > 1:
         raise typer.Exit(128 + signals[-1])
-    if waiting or met or (fail_on_error and (consumer.failed or consumer.halved)):
+    if waiting or met or (fail_on_error and (consumer.failed or consumer.halved or consumer.moved_unhandled)):
         raise typer.Exit(REFUSED)
 
 
@@ -177,6 +179,8 @@ def _counted(consumer: Consumer) -> str:
     text = f"{consumer.handled:,} handled, {consumer.failed:,} failed"
     if consumer.halved:
         text += f", {consumer.halved:,} of failed batches handled again in halves"
+    if consumer.moved_unhandled:
+        text += f", {consumer.moved_unhandled:,} went to the dead-letter queue without being handled"
     if consumer.unended:
         text += f", {consumer.unended:,} did not end in time, {consumer.handed_back:,} of them handed back"
     return text

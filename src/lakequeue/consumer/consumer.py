@@ -284,6 +284,13 @@ class Consumer:
         return sum(loop.halved for loop in self._loops)
 
     @property
+    def moved_unhandled(self) -> int:
+        """Number of messages that became dead letters in the current or last run without an error of a handler: a
+        consumer was killed, or its timeout passed.
+        """
+        return sum(loop.moved_unhandled for loop in self._loops)
+
+    @property
     def unended(self) -> int:
         """Number of messages whose handlers had not ended when the last run ended; 0 during a run."""
         return sum(loop.unended for loop in self._loops)

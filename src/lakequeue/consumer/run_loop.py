@@ -10,8 +10,8 @@ from lakequeue.consumer.observers import Observer
 from lakequeue.consumer.options import ConsumerOptions
 from lakequeue.consumer.outages import Health, OutageMonitor
 from lakequeue.consumer.shared_hands import Controls
-from lakequeue.entry_verbs import met_damage, repair_command
-from lakequeue.errors import LakeQueueError, QueueClientError, QueueServiceError
+from lakequeue.entry_verbs import KILLED, met_damage, moved_without_error, repair_command, settings
+from lakequeue.errors import LakeQueueError, QueueClientError, QueueServiceError, counted
 from lakequeue.model.clock import NEVER, Interrupt, from_micros, to_micros
 from lakequeue.model.waiting_work import Waits
 
@@ -52,6 +52,7 @@ class RunLoop(ABC):
         self._fatal = fatal
         self._error: BaseException | None = None
         self._failures = 0
+        self._moved_before, self._said_moves = moved_without_error(queue), False
         self.unended = self.handed_back = self.halved = 0
         self.interrupt, self.woken = Interrupt(), Interrupt()
         damage, repair = met_damage(queue), repair_command(queue)
@@ -109,11 +110,27 @@ class RunLoop(ABC):
     def _begins_pass(self) -> bool:
         """Begins an iteration of ``_consume``. Returns False if the run must end. Raises a long outage's error."""
         self.interrupt.clear()
+        self._log_moves()
         if self._stopping:
             return False
         if self.outages.final is not None:
             raise self.outages.final
         return True
+
+    @property
+    def moved_unhandled(self) -> int:
+        """Number of messages that went to the dead-letter queue in this run, and that no handler has failed."""
+        return moved_without_error(self.queue) - self._moved_before
+
+    def _log_moves(self) -> None:
+        """Logs once that messages went to the dead-letter queue without being handled."""
+        policy = settings(self.queue).redrive
+        if self._said_moves or policy is None or not self.moved_unhandled:
+            return
+        self._said_moves = True
+        times = counted(policy.max_receive_count, "receive")
+        text = "messages of %s go to %s after %s without being handled: %s"
+        _log.warning(text, self.queue.name, policy.dead_letter_queue.rpartition(":")[2], times, KILLED)
 
     def _wait_until(self, instant: int | None) -> Waits[None]:
         self.woken.clear()

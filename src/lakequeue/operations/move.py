@@ -22,11 +22,12 @@ from lakequeue.model import redrive_policies
 from lakequeue.model.arguments import check_whole
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import from_micros
+from lakequeue.model.failures import parse_note
 from lakequeue.model.names import shard_of_group
 from lakequeue.model.states import MessageState
 from lakequeue.operations import browse, queues
 from lakequeue.operations.settle import Settling
-from lakequeue.runtime.calls import Steps
+from lakequeue.runtime.calls import WITHOUT_ERROR, Steps
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.shard.commands import Claim, Move, MoveBack, Moved, Result
@@ -270,11 +271,12 @@ class _Brought:
 
     end: Moved | MoveBack
     dead_letters: int
+    without_error: int
 
     def count(self, queue: OpenQueue, ended: Any) -> None:
         """Counts the dead letters if ``ended`` shows that this process, not another process, ended the move."""
         if ended and isinstance(self.end, Moved):
-            queue.tally(dead_lettered=self.dead_letters)
+            queue.tally(**{"dead_lettered": self.dead_letters, WITHOUT_ERROR: self.without_error})
 
 
 def finish_all(queue: OpenQueue) -> None:
@@ -297,7 +299,9 @@ def _brought(queue: OpenQueue, shard: OpenShard) -> _Brought | None:
         known = queue.dead_letter_queues.items()
         queue.dead_letter_queues = {arn: to for arn, to in known if to != move.target}
     end = MoveBack if target is None else Moved
-    return _Brought(end(move.number), sum(run.size for run, part in outgoing if not part.redrive))
+    letters = [(run.size, parse_note(part.note)[0]) for run, part in outgoing if not part.redrive]
+    without_error = sum(size for size, reason in letters if reason is None)
+    return _Brought(end(move.number), sum(size for size, _ in letters), without_error)
 
 
 def _bring(queue: OpenQueue, shard: OpenShard, outgoing: Outgoing, target: QueueRow) -> bool:

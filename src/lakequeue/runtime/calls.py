@@ -85,6 +85,8 @@ EVENTS = (
     *("deleted", "extended", "dead_lettered"),
 )
 """Names of a queue's totals. A total counts messages, bytes of message bodies, or receives that found nothing."""
+WITHOUT_ERROR = "dead_lettered_without_error"
+"""Name of a further total: the part of ``dead_lettered`` whose last receive ended without a handler's error."""
 
 
 class Tallies:
@@ -95,7 +97,7 @@ class Tallies:
         self._by_queue: dict[str, Counter[str]] = {}
 
     def add(self, queue: str, **amounts: int) -> None:
-        """Adds ``amounts`` to the totals of a queue. The name of each amount is one of ``EVENTS``."""
+        """Adds ``amounts`` to the totals of a queue. Each name is in ``EVENTS``, or ``WITHOUT_ERROR``."""
         with self._lock:
             self._by_queue.setdefault(queue, Counter()).update(amounts)
 

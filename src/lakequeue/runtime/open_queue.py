@@ -130,7 +130,7 @@ class OpenQueue:
         self._row_checked_at = now
 
     def tally(self, **amounts: int) -> None:
-        """Adds ``amounts`` to the queue's totals. The name of each amount is one of ``calls.EVENTS``."""
+        """Adds ``amounts`` to the queue's totals. For the names, see ``Tallies.add``."""
         self.root.tallies.add(self.name, **amounts)
 
     def _deleted(self) -> bool:
