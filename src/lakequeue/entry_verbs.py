@@ -263,6 +263,15 @@ def all_move_tasks(lake: LakeQueue) -> dict[str, str]:
     return {row.name: row.move_tasks for row in rows if row.move_tasks}
 
 
+def is_upgraded(lake: LakeQueue) -> bool:
+    """Returns True if the root has the present layout. False also if the root cannot be read."""
+    try:
+        lake._runtime.rows()
+    except LakeQueueError:
+        return False
+    return True
+
+
 def tally(queue: Queue) -> Counter[str]:
     """Returns the queue's number of each event in ``EVENTS``. Counts only events of this ``LakeQueue``."""
     return queue._runtime.root.tallies.of(queue.name)

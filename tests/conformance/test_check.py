@@ -193,6 +193,7 @@ def test_doctor_reports_the_health_of_a_sound_root(tmp_path: Path) -> None:
     code, document, text = doctor(root)
     assert len(re.findall(r"^ orders +\d", text, re.MULTILINE)) == check.SHARDS < len(document["shards"])
     assert code == 0 and not document["damaged"] and document["queues"] == 1
+    assert [problem["kind"] for problem in document["problems"]] == ["compaction"]
     assert len(document["warnings"]) == 1 and "never compacted" in document["warnings"][0] and "never" in text
     assert sum(each["counts"]["visible"] for each in document["shards"]) == 3
     assert document["free_bytes"] > 0 and document["clock_behind"] == 0

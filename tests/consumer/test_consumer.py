@@ -303,6 +303,8 @@ def test_a_handler_learns_of_its_lost_receipt_and_the_renewal_ends(
     assert len(harness.queue.changes()) == 1
     assert harness.other.counts().in_flight == 1  # with the other one
     assert "was lost while" in caplog.text and "the handler failed" not in caplog.text
+    why = "its timeout passed, or it was taken elsewhere; its handler still runs"
+    assert caplog.messages[0].startswith("extending message ") and caplog.messages[0].endswith(f"failed: {why}")
 
 
 @pytest.mark.spec("HBN-20")
@@ -381,7 +383,7 @@ def test_a_stop_hands_back_what_does_not_end_in_time(harness: Harness, caplog: p
     assert harness.queue.changes() == [(25, 30), (35, 0)]  # kept until then
     assert harness.queue.deletes() == []
     assert harness.visible() == ["A"]
-    said = "orders: the handlers of 1 messages did not end within 30 s; 1 of these were handed back"
+    said = "orders: the handlers of 1 message did not end within 30 s; 1 of these were handed back"
     assert caplog.messages == [said]
 
 

@@ -153,7 +153,9 @@ def erase(ctx: CommandContext, queue: Name, message_id: MessageId, yes: Yes = Fa
 def upgrade(ctx: CommandContext, yes: Yes = False) -> None:
     """Convert a root of layout 5 to the present layout, in place."""
     lake = ctx.obj.lake()
-    if not yes:
+    from lakequeue.entry_verbs import is_upgraded
+
+    if not yes and not is_upgraded(lake):
         ctx.obj.ask(f"Upgrade {lake.root}? Older versions of lakequeue will refuse it.")
     with render.progress("upgrading", None) as advance:
         upgraded = lake.upgrade(lambda number, total, name: advance(number, name, total))

@@ -18,7 +18,7 @@ from lakequeue.consumer import events
 from lakequeue.consumer.ahead import MOST
 from lakequeue.consumer.calls import Calls
 from lakequeue.consumer.handler import Context, hold_of
-from lakequeue.consumer.jobs import Done, Job, Rules, Turn
+from lakequeue.consumer.jobs import Done, Job, Rules, State, Turn
 from lakequeue.consumer.observers import Observer
 from lakequeue.consumer.options import ConsumerOptions
 from lakequeue.consumer.pool import Pool
@@ -44,6 +44,7 @@ from lakequeue.errors import (
     QueueDoesNotExist,
     QueueServiceError,
     RequestThrottled,
+    counted,
 )
 from lakequeue.model.clock import MICROS, Duration, duration_micros, from_micros, seconds, to_micros
 from lakequeue.model.messages import UNAVAILABLE, Message
@@ -342,10 +343,15 @@ class QueueLoop(RunLoop):
         self.outages.worked("extending")
         verdicts = [Verdict.EXTENDED] * len(wanted)
         for failure in result.failed:
-            _log.warning("extending a message of %s failed: %s", self.queue.name, failure.code)
+            why, runs = failure.code, ""
+            waits = failure.code in (RequestThrottled.code, OverLimit.code, UNAVAILABLE)
+            job = self.pool.active.get(changes[int(failure.id)][0])
             if failure.code == QueueDoesNotExist.code:
                 self.fail(QueueDoesNotExist(failure.message))
-            waits = failure.code in (RequestThrottled.code, OverLimit.code, UNAVAILABLE)
+            elif not waits:
+                why = "its timeout passed, or it was taken elsewhere"
+                runs = "; its handler still runs" if job is not None and job.state is State.RUNNING else ""
+            _log.warning("extending %s of %s failed: %s%s", job or "a message", self.queue.name, why, runs)
             verdicts[int(failure.id)] = Verdict.FAILED if waits else Verdict.LOST
         for observer in self._observers:
             observer.extended(verdicts.count(Verdict.EXTENDED))
@@ -406,7 +412,11 @@ class QueueLoop(RunLoop):
             self.handed_back = sum(done.settled for done in self.pool.released)
             if self.unended:
                 _log.warning(
-                    "%s: the handlers of %s messages did not end within %s s; %s of these were handed back",
-                    *(self.queue.name, self.unended, seconds(duration_micros(self._controls.grace))),
+                    "%s: the handlers of %s did not end within %s s; %s of these were handed back",
+                    *(
+                        self.queue.name,
+                        counted(self.unended, "message"),
+                        seconds(duration_micros(self._controls.grace)),
+                    ),
                     self.handed_back,
                 )

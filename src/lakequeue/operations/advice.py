@@ -45,7 +45,7 @@ class Advice:
     urgent: bool = False
     """True if messages may be lost, or if calls fail."""
     kind: str = ""
-    """One of ``concerns.KINDS``; empty for a problem of the root."""
+    """One of ``concerns.KINDS``, or what of the root is concerned, such as ``compaction``. May be empty."""
     notice: bool = False
     """True if the problem may be intended. ``doctor --strict`` does not fail because of a notice."""
     details: Sequence[str] = ()

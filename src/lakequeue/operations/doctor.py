@@ -126,7 +126,7 @@ class RootHealth:
         yield from (each for each in short if each.urgent)
         if self.clock_behind > clock_guard.TOLERANCE:
             steps = (Remedy("lakequeue repair --all --clock", "sets it back"),)
-            yield Advice(self._clock(), "synchronize clocks", steps, urgent=True)
+            yield Advice(self._clock(), "synchronize clocks", steps, urgent=True, kind="clock")
         yield from (Advice(text, urgent=True) for text in self.unreadable)
         yield from (each.advice for each in self.concerns)
         for name in self.letterless:
@@ -155,12 +155,12 @@ class RootHealth:
         if self.shortage is not None and self.shortage.urgent:
             pass  # its cure begins with a compaction
         elif self.queues and ago is None:
-            yield Advice("the root was never compacted", steps=COMPACTION_CURE)
+            yield Advice("the root was never compacted", steps=COMPACTION_CURE, kind="compaction")
         elif self.queues and ago is not None and ago > COMPACTION_SECONDS:
             text = f"the root was last compacted {ago / 3600:.0f} hours ago"
-            yield Advice(text, "see whether the compactor still runs", COMPACTION_CURE)
+            yield Advice(text, "see whether the compactor still runs", COMPACTION_CURE, kind="compaction")
         if CLOCK_SECONDS < self.clock_behind <= clock_guard.TOLERANCE:
-            yield Advice(self._clock(), "synchronize clocks")
+            yield Advice(self._clock(), "synchronize clocks", kind="clock")
         for each in self.shards:
             place, counts = f"{each.queue}, shard {each.counts.shard}", each.counts
             if each.ledger_runs > LARGE_LEDGER:
@@ -169,7 +169,7 @@ class RootHealth:
             if counts.commits >= LEAST_COMMITS and counts.lost_races > LOST_SHARE * counts.commits:
                 text = f"{place}: {counts.lost_races} races lost at its last {counts.commits} commits"
                 yield Advice(text, "use larger batches, fewer processes or more shards", queue=each.queue)
-        yield from map(Advice, self.unreserved)
+        yield from (Advice(text, kind="reserve") for text in self.unreserved)
 
 
 def doctor(root: Root) -> RootHealth:

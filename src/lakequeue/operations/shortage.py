@@ -82,7 +82,7 @@ class Shortage:
         """The shortage as advice. The hint also names the largest queues."""
         sizes = ", ".join(f"{name} {size / 2**20:,.1f} MiB" for name, size in self.largest.items())
         hint = "; ".join(filter(None, (self.hint, sizes and f"the largest queues: {sizes}")))
-        return Advice(self.text, hint, self.steps, self.urgent, details=self.causes)
+        return Advice(self.text, hint, self.steps, self.urgent, "disk", details=self.causes)
 
 
 def shortage(root: Root) -> Shortage | None:

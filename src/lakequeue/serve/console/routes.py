@@ -255,7 +255,7 @@ def _error(error: Exception, call: ApiCall) -> Response:
     # such as a name that is meant; clients of SQS do not get it, nor anybody the root and names of other queues
     hint = None if isinstance(error, QueueDoesNotExist) else getattr(error, "hint", None)
     message = response.message if hint is None else f"{response.message.rstrip('.')}: {hint}"
-    content = {"code": call.code, "message": message}
+    content: dict[str, Any] = {"code": call.code, "message": message}
     if (field := field_of(error)) is not None:
         content["field"] = field
     if response.status == 403 and call.caller != "-":
