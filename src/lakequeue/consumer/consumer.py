@@ -72,7 +72,8 @@ class Consumer:
         metrics_port: port at which ``run`` answers Prometheus; None for no port. Needs the extra ``metrics``.
         metrics_host: address of that port; ``0.0.0.0`` if the scrapes come from other machines.
         retry_delay: seconds until failed messages become visible again, or a function that returns the seconds for
-            a number of receives, such as ``RetryBackoff``. With None, ``retry_failed_at_once`` decides.
+            a number of receives, such as ``RetryBackoff``. With None, ``retry_failed_at_once`` decides. With
+            neither, a consumer that delivers into a table uses ``RetryBackoff(longest=30)``.
         name: name of the consumer in the log, in the reasons of dead letters, and at messages in flight; None for
             the names of host and process: ``HOST-PID``.
         make_failed_messages_visible_immediately: another name of ``retry_failed_at_once``.
