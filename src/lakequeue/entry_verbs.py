@@ -332,9 +332,14 @@ damage_reports = consumers_of.damage_reports
 report_consumer = of_face(consumers_of.report_consumer)
 
 
-def presence(name: str, queues: Sequence[Queue], began: Callable[[], Collection[int]]) -> Presence:
+def presence(
+    name: str,
+    queues: Sequence[Queue],
+    began: Callable[[], Collection[int]],
+    outage: Callable[[], datetime | None],
+) -> Presence:
     """Returns an object that reports a consumer's run to other processes, until ``stop``; see ``Presence``."""
-    return Presence(name, [queue._runtime for queue in queues], began)
+    return Presence(name, [queue._runtime for queue in queues], began, outage)
 
 
 def all_consumers(wanted: Sequence[Queue], running: Running) -> Iterator[list[ActiveConsumer] | LakeQueueError]:

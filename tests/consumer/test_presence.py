@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from conformance.damage import live
 from consumer.harness import Harness
 from insides import forget
-from lakequeue import Consumer, DamagedTable, LakeQueue
+from lakequeue import Consumer, DamagedTable, LakeQueue, QueueClientError
 from lakequeue.cli import app
 from lakequeue.cli.check import health_lines
 from lakequeue.entry_verbs import ActiveConsumer, consumers, doctor, running_consumers
@@ -75,6 +75,17 @@ def test_a_consumer_that_works_is_listed_once_with_its_process_and_oldest_handle
         assert (process.handlers, process.oldest_handler) == (2, began)
         harness.clock.advance(120)
         assert listed(harness)[0].processes[0].handlers == 0
+
+
+@pytest.mark.spec("JOB-14")
+def test_a_consumer_that_waits_for_its_storage_says_since_when(harness: Harness) -> None:
+    harness.fails(QueueClientError("no network"), verbs="receive", since=5, until=100)
+    with harness.running(harness.consumer(harness.handler(), wait_time=1)):
+        harness.clock.advance(61)
+        [process] = listed(harness)[0].processes
+        assert process.outage_since is not None and process.outage_since < process.seen_at
+        harness.clock.advance(120)
+        assert listed(harness)[0].processes[0].outage_since is None
 
 
 @pytest.mark.spec("JOB-14")
@@ -199,7 +210,8 @@ def test_a_root_that_went_away_is_not_made_again(harness: Harness) -> None:
 
 def document(**changes: object) -> dict[str, object]:
     at = format_instant(ManualClock().now())
-    process = {"host": "h", "pid": 7, "started_at": at, "seen_at": at, "handlers": 0, "oldest_handler": None}
+    process = {"host": "h", "pid": 7, "started_at": at, "seen_at": at, "handlers": 0}
+    process |= {"oldest_handler": None, "outage_since": None}
     inner = {name: value for name, value in changes.items() if name in process}
     return {"name": "packer", "queues": ["key"], "process": process | inner} | {
         name: value for name, value in changes.items() if name not in process
@@ -228,6 +240,7 @@ def document(**changes: object) -> dict[str, object]:
                 ("seen_at", None),
                 ("seen_at", "yesterday"),
                 ("oldest_handler", 7),
+                ("outage_since", 7),
                 ("requests", 7),
                 ("requests", {"get": "7"}),
                 ("received", None),

@@ -188,7 +188,7 @@ class Consumer:
                     hands.start(self._options[0].handler, loops[0].fail)
                     running.callback(hands.hands.stop)
                 queues = [options.queue for options in self._options]
-                running.callback(presence(self.name, queues, self._began).stop)
+                running.callback(presence(self.name, queues, self._began, lambda: self.health.outage_since).stop)
                 if len(loops) == 1:
                     run_work(loops[0].run(until_empty), self._clock, loops[0].woken)
                 else:

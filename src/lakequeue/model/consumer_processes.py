@@ -23,6 +23,7 @@ class ConsumerProcess:
         seen_at: when the process last wrote its file.
         handlers: number of running handler calls at ``seen_at``.
         oldest_handler: when the oldest of these calls began. None if no handler ran.
+        outage_since: when its storage or delivery table began to fail. None if they worked at ``seen_at``.
         dumps: True if SIGUSR1 prints the stacks of the process's threads.
         ended: True if the process ran on this machine and no longer runs. Not in the file.
     """
@@ -34,6 +35,7 @@ class ConsumerProcess:
     handlers: int
     oldest_handler: datetime | None
     dumps: bool = False
+    outage_since: datetime | None = None
     ended: bool = False
 
     def __str__(self) -> str:
@@ -75,7 +77,8 @@ def parse(text: bytes) -> ConsumerFile | None:
     try:
         found = json.loads(text)
         given = found["process"]
-        first, last, oldest = (_instant(given[name]) for name in ("started_at", "seen_at", "oldest_handler"))
+        instants = ("started_at", "seen_at", "oldest_handler", "outage_since")
+        first, last, oldest, outage = (_instant(given.get(name)) for name in instants)
         texts, numbers = [found["name"], given["host"], *found["queues"]], [given["pid"], given["handlers"]]
         requests, received = dict(found.get("requests", {})), found.get("received", 0)
         texts, numbers = [*texts, *requests], [*numbers, *requests.values(), received]
@@ -83,7 +86,7 @@ def parse(text: bytes) -> ConsumerFile | None:
         if first is None or last is None or {*map(type, texts)} != {str} or {*map(type, numbers)} != {int}:
             return None
         process = ConsumerProcess(
-            given["host"], given["pid"], first, last, given["handlers"], oldest, dumps is True
+            given["host"], given["pid"], first, last, given["handlers"], oldest, dumps is True, outage
         )
         queues, space = tuple(found["queues"]), found.get("pid_space")
         damaged = {key: parse_instant(at).astimezone(timezone.utc) for key, at in found.get("damaged", {}).items()}

@@ -60,7 +60,7 @@ ERRORS = 5
 """Maximum number of error classes that are listed."""
 KILLED = "a consumer was killed, or its timeout passed"
 """Why a message became a dead letter, if no consumer reported an error."""
-EXAMPLE = 100
+EXAMPLE = 160
 """Maximum number of characters of an error message that is quoted as an example."""
 REDRIVEN = 3
 """Maximum number of error classes for which a redrive command is shown."""

@@ -8,7 +8,7 @@ import socket
 import threading
 import uuid
 from collections.abc import Callable, Collection, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from lakequeue.model import stack_dumps
 from lakequeue.model.clock import from_micros, start_thread, to_micros
@@ -32,13 +32,20 @@ class Presence:
     Args:
         queues: the queues from which the consumer receives. The root of each queue gets a file.
         began: returns when each running call of the handler began, in microseconds.
+        outage: returns when storage or a delivery table began to fail. None while they work.
     """
 
-    def __init__(self, name: str, queues: Sequence[OpenQueue], began: Callable[[], Collection[int]]) -> None:
+    def __init__(
+        self,
+        name: str,
+        queues: Sequence[OpenQueue],
+        began: Callable[[], Collection[int]],
+        outage: Callable[[], datetime | None],
+    ) -> None:
         self._name = name
         self._queues = {queue.root.path: queue for queue in queues}
         self._damage = {queue.key: queue.damage for queue in queues}
-        self._began = began
+        self._began, self._outage = began, outage
         self._clock = queues[0].root.clock
         self._number = uuid.uuid4().hex
         self._ended, self._woken = threading.Event(), threading.Event()
@@ -79,6 +86,7 @@ class Presence:
         process = ConsumerProcess(
             *(socket.gethostname(), os.getpid(), self._started_at, self._clock.now(), len(began), oldest),
             dumps=stack_dumps.answers(),
+            outage_since=self._outage(),
         )
         now = to_micros(process.seen_at)
         met = {key: at for key, each in self._damage.items() if (at := each.last_met(now)) is not None}

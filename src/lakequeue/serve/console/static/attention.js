@@ -10,7 +10,6 @@ import { ago, copied, count, el, number, Rows, setCommands, setText, show, size,
 const INTERVAL = 15_000;
 const SHOWN = 8; // queues, until the user asks for all
 const ERRORS = 5;
-const EXAMPLE = 48; // characters, so that the buttons of a line stay on it
 // How bad each kind is, the part of the queue's page where it is looked into, and its runbook.
 const KINDS = {
   unreadable: ["bad", "messages", "damage"],
@@ -67,15 +66,11 @@ function cureOf({ hint, steps = [], largest = {} }, runbook) {
   return [el("span", { class: "quiet" }, hint ? (hint.endsWith(".") ? ` ${hint}` : `; ${hint}`) : "", sizes), link, lines.length ? el("ul", { class: "steps" }, lines) : null];
 }
 
-function shortened(text) {
-  return text.length > EXAMPLE ? `${text.slice(0, EXAMPLE - 1)}…` : text;
-}
-
 // The dead letters of each error, which lead to them.
 function errorsOf({ queue, errors = {}, examples = {} }) {
   const found = Object.entries(errors);
   if (!found.length) return null;
-  const example = (error) => examples[error] && [": ", el("span", { class: "quiet example", title: examples[error] }, shortened(examples[error]))];
+  const example = (error) => examples[error] && [": ", el("span", { class: "quiet example" }, examples[error])];
   const links = found.slice(0, ERRORS).map(([error, number], index) => [index ? ", " : "", el("a", { href: lettersHash(queue, error || null) }, `${number} ${error ? error : `without an error: ${KILLED}`}`), example(error)]);
   return [" (", links, found.length > ERRORS ? ` and ${found.length - ERRORS} more` : "", ")"];
 }
