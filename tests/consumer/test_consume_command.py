@@ -481,7 +481,7 @@ def test_messages_that_become_dead_letters_without_being_handled_are_counted_and
     queue.send_batch([SendEntry("0") for _ in range(2)])
     queue.change_visibility_batch([(message.receipt_handle, 0) for message in queue.receive(10)])
     assert run("orders", "application:handle", "--until-empty", *option).exit_code == len(option)
-    counted = "0 handled, 0 failed, 2 went to the dead-letter queue without being handled"
+    counted = "0 handled, 0 failed, 2 went to dead without being handled"
     assert caplog.messages[-1] == f"consumed orders, it is empty: {counted}"
     warned = "messages of orders go to dead after 1 receive without being handled: "
     assert sum(message.startswith(warned) for message in caplog.messages) == 1

@@ -164,7 +164,7 @@ def _end(
             met.remove(queue)
     waiting = "; ".join(_left(consumed, consumer, met)) if ended else ""
     why = "stopped" if signals else waiting or ("it is empty" if len(consumed) == 1 else "they are empty")
-    counted = _counted(consumer)
+    counted = _counted(consumed, consumer)
     if met and not ended:
         counted += f"; {'; '.join(map(_is_damaged, met))}"
     names = ", ".join(queue.name for queue in consumed)
@@ -175,12 +175,16 @@ def _end(
         raise typer.Exit(REFUSED)
 
 
-def _counted(consumer: Consumer) -> str:
+def _counted(consumed: Sequence[Queue], consumer: Consumer) -> str:
+    from lakequeue.entry_verbs import settings
+
     text = f"{consumer.handled:,} handled, {consumer.failed:,} failed"
     if consumer.halved:
         text += f", {consumer.halved:,} of failed batches handled again in halves"
     if consumer.moved_unhandled:
-        text += f", {consumer.moved_unhandled:,} went to the dead-letter queue without being handled"
+        policies = filter(None, (settings(queue).redrive for queue in consumed))
+        letters = " and ".join({policy.dead_letter_queue.rpartition(":")[2]: None for policy in policies})
+        text += f", {consumer.moved_unhandled:,} went to {letters or 'a dead-letter queue'} without being handled"
     if consumer.unended:
         text += f", {consumer.unended:,} did not end in time, {consumer.handed_back:,} of them handed back"
     return text
