@@ -220,6 +220,10 @@ def repair(
         planned = lake.repair(queue, clock=clock, adopt=adopt, new_delivery_id=new_delivery_id)
     if any(each.steps and (force or not each.unknown) for each in planned) and not yes:
         ctx.obj.note("\n".join(map(repair_text, planned)))
+        if "://" in lake.root and not (clock or new_delivery_id):
+            ctx.obj.note(
+                "first stop producers, consumers, servers and the compactor: nothing keeps them out on a store"
+            )
         ctx.obj.ask("Do this?")
     with render.spinner(f"repairing {queue or lake.root}"):
         done = lake.repair(

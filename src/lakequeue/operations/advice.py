@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 import attrs
 
 from lakequeue.model.secrets import command_prefix
-from lakequeue.storage.roots import local_path
 
 
 @attrs.frozen
@@ -61,6 +60,10 @@ class Advice:
         return "; ".join(filter(None, (self.text, *self.details, cure(self.hint, self.steps))))
 
 
+_COPIES_PREFIX = {"s3": "aws s3 cp --recursive", "gs": "gcloud storage cp --recursive"}
+"""Commands that copy a prefix of a store, by its scheme. A URI of Azure lacks the account that its tool needs."""
+
+
 def repairing(root: str, region: str, name: str) -> str:
     """Returns the command that repairs a queue, with root and region."""
     where = "" if region == "local" else f" --region {shlex.quote(region)}"
@@ -68,9 +71,18 @@ def repairing(root: str, region: str, name: str) -> str:
 
 
 def copying(tables: Iterable[str]) -> Remedy | None:
-    """Returns the command that copies local directories before a repair. None if there are none."""
-    places = [place for place in map(local_path, tables) if place is not None]
+    """Returns the command that copies tables before a repair. None if there are none, and on Azure."""
+    places = [*tables]
     if not places:
         return None
-    command = f"cp -a {shlex.quote(os.path.commonpath(places))} COPY"
-    return Remedy(command, "first, to another disk: a repair cannot be undone")
+    scheme, separator, _ = places[0].rpartition("://")
+    if separator and scheme not in _COPIES_PREFIX:
+        return None
+    above = os.path.commonpath([place.removeprefix(scheme + separator) for place in places])
+    place = shlex.quote(scheme + separator + above)
+    if separator:
+        return Remedy(
+            f"{_COPIES_PREFIX[scheme]} {place} COPY",
+            "first, once producers, consumers, servers and the compactor are stopped",
+        )
+    return Remedy(f"cp -a {place} COPY", "first, to another disk: a repair cannot be undone")

@@ -111,7 +111,7 @@ class RootHealth:
 
     @property
     def copies(self) -> Remedy | None:
-        """Command that copies the tables a repair may change. None without damage, or on an object store."""
+        """Command that copies the tables a repair may change. None without damage, or on Azure."""
         found = [each for each in self.findings if each.damage]
         return copying(
             os.path.dirname(os.path.dirname(each.table)) if each.queue else each.table for each in found
