@@ -1217,15 +1217,16 @@ def test_what_needs_attention_changes_under_no_press_and_takes_no_focus(lake: La
     for name in "pressed", "left":
         lake.create_queue(name).send("a")
         lake.queue(name).pause("late")
-    page, asked = visit.page, list[Any]()
+    page, asked, first = visit.page, list[Any](), dict[str, Any]()
 
     def changed(route: Route) -> None:
         asked.append(route)
         told = route.fetch().json()
-        told["concerns"] = [each for each in told["concerns"] if each["queue"] in ("pressed", "left")]
-        for each in told["concerns"]:
-            each["text"] += f" {len(asked)}" if each["queue"] == "pressed" else ""
-        route.fulfill(json=told)
+        of_queue = {each["queue"]: each for each in told["concerns"] if each["queue"] in ("pressed", "left")}
+        if "pressed" in of_queue:
+            of_queue["pressed"]["text"] += f" {len(asked)}"
+        of_queue["left"] = first.setdefault("left", of_queue["left"])  # its age would change
+        route.fulfill(json=told | {"concerns": [*of_queue.values()]})
 
     def refresh() -> None:
         with page.expect_response("**/api/queues?**"):  # which is asked for after what needs attention is drawn
