@@ -596,6 +596,18 @@ def test_a_message_that_failed_alone_is_hidden_for_a_delay_and_comes_again_alone
 
 
 @pytest.mark.spec("TAB-29")
+@pytest.mark.parametrize(("options", "dead"), [({}, 1), ({"retry_delay": 100}, 0)])
+def test_with_a_dead_letter_queue_a_message_that_failed_alone_comes_again_at_once(
+    place: Place, options: dict[str, Any], dead: int
+):
+    letters = place.lake.create_queue("dead")
+    place.queue.set_attributes(dead_letter_queue="dead", max_receive_count=2)
+    place.send(13)
+    consumer(place, lambda messages, contexts: ([], [Outcome.FAILED]), **options).run(until_empty=True)
+    assert (letters.counts().visible, place.queue.counts().in_flight) == (dead, 1 - dead)
+
+
+@pytest.mark.spec("TAB-29")
 def test_options_that_a_delivery_cannot_keep_are_refused(place: Place):
     plain = place.lake.create_queue("plain")
     with pytest.raises(InvalidOptions, match="merge_schema"):

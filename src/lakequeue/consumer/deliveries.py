@@ -314,7 +314,12 @@ class DeliveryLoop(RunLoop):
         return first | {"queue": self.queue.name, "messages": len(messages), "consumer": self._options.name}
 
     def _delay(self, message: Message, outcome: Outcome) -> int:
-        """Returns the microseconds until a message that failed alone becomes visible."""
+        """Returns the microseconds until a message that failed alone becomes visible.
+
+        With a dead-letter queue, which the message soon reaches, it becomes visible at once by default.
+        """
+        if self._options.retry_delay is None and settings(self.queue).redrive is not None:
+            return 0
         delay = self._options.again_in(message, outcome, self._now())
         return _NO_DELAY_KNOWN if delay is None else delay
 
