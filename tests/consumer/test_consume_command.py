@@ -455,7 +455,7 @@ def test_what_does_not_end_in_time_is_handed_back(queue: Queue, start: Any) -> N
     assert process.returncode == 0 and queue.counts().visible == 1
     counted = "0 handled, 0 failed, 1 did not end in time, 1 of them handed back"
     assert errors[-1].endswith(f"info consumed orders, stopped: {counted}")
-    assert errors[-2].endswith("of 1 messages did not end within 0.5 s; 1 of these were handed back")
+    assert errors[-2].endswith("of 1 message did not end within 0.5 s; 1 of these were handed back")
 
 
 @pytest.mark.slow
