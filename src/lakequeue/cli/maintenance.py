@@ -215,7 +215,6 @@ def copy(
         render.table(columns, [attrs.astuple(each) for each in copied], empty="no queues"),
     )
     for each in (each for each in copied if each.in_flight):
-        where = "" if each.region == "local" else f" --region {shlex.quote(each.region)}"
-        command = f"{command_prefix(target)}{where} reschedule {shlex.quote(each.queue)} --in-flight"
+        command = f"{command_prefix(target, each.region)} reschedule {shlex.quote(each.queue)} --in-flight"
         held, them = render.count(each.in_flight, "message"), "it" if each.in_flight == 1 else "them"
         ctx.obj.note(f"the copy has {held} of {each.queue} in flight, and no consumer: {command} frees {them}")

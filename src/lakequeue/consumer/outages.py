@@ -28,8 +28,8 @@ class Outage:
     consumer logs the damage once, with the command that repairs it, and receives the other messages.
 
     Args:
-        give_up_after: seconds of an outage after which ``Consumer.run`` raises the error; None if never. Also the
-            seconds after which a damaged message that is met again ends the run.
+        give_up_after: seconds of an outage after which ``Consumer.run`` raises the error; None if never. If
+            receives meet damaged messages for so many seconds, the run ends, too.
         first_pause: seconds until the first repetition. Each further pause is twice as long.
         longest_pause: maximum pause in seconds.
         log_every: seconds between log records during an outage. Begin and end of an outage are always logged.

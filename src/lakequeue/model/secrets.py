@@ -37,6 +37,7 @@ def shown_root(root: str) -> str:
     return hidden(root).partition("?")[0] if "://" in root else root
 
 
-def command_prefix(root: str) -> str:
-    """Returns the beginning of a shell command for this root. Hides secrets."""
-    return f"lakequeue --root {shlex.quote(shown_root(root))}"
+def command_prefix(root: str, region: str = "local") -> str:
+    """Returns the beginning of a shell command for this root and region. Hides secrets."""
+    where = "" if region == "local" else f" --region {shlex.quote(region)}"
+    return f"lakequeue --root {shlex.quote(shown_root(root))}{where}"

@@ -66,12 +66,11 @@ _COPIES_PREFIX = {"s3": "aws s3 cp --recursive", "gs": "gcloud storage cp --recu
 
 def repairing(root: str, region: str, name: str) -> str:
     """Returns the command that repairs a queue, with root and region."""
-    where = "" if region == "local" else f" --region {shlex.quote(region)}"
-    return f"{command_prefix(root)}{where} repair {shlex.quote(name)}"
+    return f"{command_prefix(root, region)} repair {shlex.quote(name)}"
 
 
 def copying(tables: Iterable[str]) -> Remedy | None:
-    """Returns the command that copies tables before a repair. None if there are none, and on Azure."""
+    """Returns the command that copies tables before a repair. Returns None without tables, and on Azure."""
     places = [*tables]
     if not places:
         return None

@@ -99,7 +99,7 @@ class _BaseFolder(ABC):
 
     @abstractmethod
     def source(self, name: str, size: int) -> Any:
-        """Opens a file of a known size for Arrow. ``read_ahead`` speeds up reading much of it."""
+        """Opens a file of a known size for Arrow. Call ``read_ahead`` before you read a large part of the file."""
 
     @abstractmethod
     def in_order(self, call: Callable[[_Item], _T], items: Iterable[_Item]) -> Iterator[_T]:
