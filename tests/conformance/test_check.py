@@ -204,6 +204,18 @@ def test_doctor_reports_the_health_of_a_sound_root(tmp_path: Path) -> None:
     assert text.startswith("sound: nothing needs attention\n\nfree space ")
 
 
+def test_doctor_warns_of_a_root_without_queues_as_a_store_may_have_been_emptied(tmp_path: Path) -> None:
+    lake = LakeQueue(tmp_path / "root")
+    lake.create_queue("orders")
+    lake.delete_queue("orders")
+    assert doctor(lake.root)[1]["warnings"] == [], "its last queue was deleted"
+    entry_verbs.prepare(LakeQueue(tmp_path / "new"))
+    _, document, text = doctor(str(tmp_path / "new"))
+    [problem] = document["problems"]
+    assert (problem["severity"], problem["kind"]) == ("warning", "no queues")
+    assert "warning: the root has no queues: it is new, or it was emptied\n  if it had queues, " in text
+
+
 def test_doctor_warns_of_dead_letter_queues_that_do_not_exist(tmp_path: Path) -> None:
     lake = LakeQueue(str(tmp_path / "root"))
     for name in "gone", "there":

@@ -76,6 +76,11 @@ def test_each_command_line_is_accepted(place: str) -> None:
     parsed(command_lines()[place])
 
 
+@pytest.mark.parametrize("place", [place for place in command_lines() if "serve" in command_lines()[place]])
+def test_no_server_makes_the_root_anew_after_its_store_was_emptied(place: str) -> None:
+    assert parsed(command_lines()[place])["create_root"] is False
+
+
 @pytest.mark.parametrize("place", [place for place in command_lines() if "consume" in command_lines()[place]])
 def test_the_option_of_a_consumer_that_delivers_fits_behind_the_handler(place: str) -> None:
     page = (DEPLOY.parent / "docs" / "operation" / "deploying.md").read_text(encoding="utf-8")

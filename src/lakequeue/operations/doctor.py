@@ -98,6 +98,7 @@ class RootHealth:
     """Oldest handler call of the running consumers. None if no handler runs."""
     met: dict[str, DamageReport] = attrs.field(factory=dict)
     """The last consumer that met damaged messages of each queue, by name of the queue."""
+    without_queues: bool = False
 
     @property
     def warnings(self) -> list[str]:
@@ -150,7 +151,11 @@ class RootHealth:
         return f"the newest commit is {self.clock_behind:.1f} s ahead of this clock"
 
     def _upkeep(self) -> Iterator[Advice]:
-        """Yields advice on problems that make the root slow or large."""
+        """Yields advice on problems of the root that are not urgent."""
+        if self.without_queues:
+            hint = "if it had queues, see whether this is its place, and whether its files were deleted"
+            steps = (Remedy("lakequeue create QUEUE", "if it is new"),)
+            yield Advice("the root has no queues: it is new, or it was emptied", hint, steps, kind="no queues")
         ago = self.compacted_seconds_ago
         if self.shortage is not None and self.shortage.urgent:
             pass  # its cure begins with a compaction
@@ -179,7 +184,8 @@ def doctor(root: Root) -> RootHealth:
     rows = _rows(root, findings)
     living = [row for row in rows or () if row.deleted_at is None]
     queues = None if rows is None else len(living)
-    health = RootHealth(findings, space and space.free_bytes, space and space.free_files, None, 0.0, queues)
+    free = (None, None) if space is None else (space.free_bytes, space.free_files)
+    health = RootHealth(findings, *free, None, 0.0, queues, without_queues=rows == [])
     newest, sources, earlier = 0, sources_of(living), _an_hour_ago(root, health)
     running = running_consumers(root)
     health.store_use = StoreUse.of(running)
