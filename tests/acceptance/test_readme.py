@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from codeop import compile_command
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta, timezone
@@ -219,6 +220,16 @@ def test_a_page_says_what_to_install_before_a_block_needs_it(page: str) -> None:
         wanted = set(modules) - sys.stdlib_module_names - CORE - {"lakequeue"}
         wanted |= {name for word, name in BEYOND.items() if word in block.source}
         assert wanted <= told, block.source
+
+
+@pytest.mark.parametrize("page", ["README.md", *PAGES])
+def test_a_block_of_python_can_be_pasted_line_by_line(page: str) -> None:
+    for block in WITH_CODE[page]:
+        pasted: list[str] = []
+        for line in [*block.source.splitlines(), "", ""] if block.language == "python" else []:
+            pasted.append(line)
+            if compile_command("\n".join(pasted), page, "single"):
+                pasted.clear()
 
 
 def test_the_pages_say_what_is_printed() -> None:
