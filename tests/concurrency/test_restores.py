@@ -444,6 +444,27 @@ def _running(root: Path, clock: ManualClock) -> tuple[Queue, Path]:
     return queue, backup
 
 
+def an_entry_that_lands_in_a_trimmed_log_is_of_no_other_log(root: Path, clock: ManualClock) -> None:
+    """The PUT of an entry was held up until another process had trimmed the log, so that its name was free."""
+    for idle in (0.0, 60.0):  # the next look lists the log, or compares single entries
+        engine, path, bucket = Engine(Store()), "s3://lake/table", MemoryStore()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Store, "_client", lambda *_, bucket=bucket: bucket)
+            patch.setattr(snapshot, "_IDLE", idle)
+            patch.setattr(snapshot, "_CONFIRMED", 0.0)
+            engine.create(path, pa.schema([("a", pa.int64())]), [], {})
+            writer, late = engine.open(path), engine.open(path)
+            writer.add([], {"x": 1}, "first")
+            mine, folder = engine.open(path), Store().folder(path)
+            writer.add([], {"x": 2}, "second")
+            writer.checkpoint()
+            folder.remove([entry_name(0), entry_name(1)])
+            late.add([], {"y": 1}, "late")
+            assert late.version == 1
+            mine.refresh()
+            assert (mine.version, mine.transaction("x"), mine.transaction("y")) == (2, 2, 0)
+
+
 def _keep_bodies(patch: Patch) -> None:
     patch.setattr(BodyCache, "clear", lambda self: None)
 
@@ -488,6 +509,11 @@ MUTATIONS = [
     ),
     Mutation(
         "a fence is numbers alone", _compare_numbers, {what_was_decided_on_a_lost_entry_is_decided_again: "DUR-80"}
+    ),
+    Mutation(
+        "an entry below a checkpoint shows another log",
+        replace(Snapshot, "_is_trimmed", lambda *_: False),
+        {an_entry_that_lands_in_a_trimmed_log_is_of_no_other_log: "DUR-80"},
     ),
     Mutation("bodies stay cached by offset", _keep_bodies, {what_is_received_is_what_was_sent: "DUR-80"}),
 ]

@@ -15,6 +15,7 @@ from lakequeue.storage import layout
 from lakequeue.storage.delta_log import (
     LOG,
     Entry,
+    Listing,
     LiveFile,
     TableState,
     entry_name,
@@ -300,6 +301,8 @@ class Snapshot(TableState):
             if base.token is None or base.version == 0:  # Nothing shows that it is the same entry.
                 raise LogTrimmed(f"{self._folder.uri} has an entry {base.version} that was not read")
             if read_entry(self._folder, base.version).token != base.token:
+                if self._is_trimmed(base.version):
+                    raise LogTrimmed(f"{self._folder.uri} has an entry {base.version} below its checkpoint")
                 raise ReplacedLog(self._folder.uri, entry_name(base.version))
             if base.version == self.version:
                 self.mark = found
@@ -322,8 +325,7 @@ class Snapshot(TableState):
     def _catch_up(self, base: _EntryId) -> None:
         """Lists the log, and applies new commits. Raises LogTrimmed or ReplacedLog if the log lacks ``base``."""
         known = base if self._folder.local is not None else self._checked
-        # Starts after the name that sorts right before it.
-        entries = listed(self._folder, f"{LOG}/{known.version:020}").entries
+        entries = self._listed_after(known.version - 1).entries
         self._listed_at = time.time()
         try:
             for version in range(known.version, base.version + 1):
@@ -335,6 +337,14 @@ class Snapshot(TableState):
             self._apply_many([number for number in entries if number > self.version])
         except FileNotFoundError as error:
             raise LogTrimmed(str(error)) from error
+
+    def _is_trimmed(self, version: int) -> bool:
+        # On an object store, a PUT that was held up may land in the place of an entry that was trimmed.
+        return self._folder.local is None and bool(self._listed_after(version).checkpoints)
+
+    def _listed_after(self, version: int) -> Listing:
+        # Starts after the name that sorts right before those of the next version.
+        return listed(self._folder, f"{LOG}/{version + 1:020}")
 
     def learn(self, version: int, entry: Entry) -> None:
         """Stores an entry that another handle of this process committed, which saves a read. Thread-safe."""
