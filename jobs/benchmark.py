@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import signal
 import sys
 import tempfile
 import threading
@@ -132,6 +133,8 @@ def main(
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     figures: list[Figure] = []
     failed: list[str] = []
+    if store:  # else SIGTERM would leave objects behind
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     if root:
         Path(root).mkdir(parents=True, exist_ok=True)
     with (
@@ -181,6 +184,7 @@ def fresh_prefix(uri: str | None) -> Iterator[str | None]:
         raise typer.Exit(1) from None
     if found is not None:
         raise typer.BadParameter(f"{uri} holds {found.name}; give a prefix that holds nothing")
+    print(f"writes below {uri}/{name}, and removes that at the end", file=sys.stderr)
     try:
         yield f"{uri}/{name}"
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ from rich.progress import Progress
 from lakequeue.storage.folder import RemoteFolder
 from lakequeue.storage.stores import Store
 from refused_extras import REFUSE
+from serve.serving import wait_until
 
 BENCHMARK = Path(__file__).parents[2] / "jobs" / "benchmark.py"
 
@@ -65,6 +67,19 @@ def test_the_lines_of_the_page_need_no_extra_and_fit_80_columns(s3_root: str, tm
     assert ["measured", "lakequeue", "verdict"] in [line.split() for line in lines]
     assert any(re.match(r"   [\d.]+x of [\d.]+ m?s", line) for line in lines)
     assert any(re.match(r" one request: create an object +[\d.]+ ms +no bound", line) for line in lines)
+
+
+def test_a_run_that_is_terminated_leaves_nothing(s3_root: str) -> None:
+    folder = Store(s3_root).folder(s3_root)
+    command = [sys.executable, str(BENCHMARK), "--store", s3_root, "--only", "bucket", "--quick"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        below = process.stderr.readline().split()[2].removesuffix(",").removeprefix(f"{s3_root}/")
+        wait_until(lambda: any(folder.files(f"{below}/races")))
+        process.terminate()
+        said = process.stderr.read()
+    assert process.returncode == 128 + signal.SIGTERM, said
+    assert "Traceback" not in said and list(folder.files()) == []
 
 
 def test_what_is_written_during_the_removal_is_removed_too(monkeypatch: pytest.MonkeyPatch, s3_root: str) -> None:
