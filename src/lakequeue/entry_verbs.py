@@ -367,12 +367,12 @@ letters_of = of_face(concern.letters_of)
 
 @of_face
 def copying(queue: OpenQueue) -> Remedy | None:
-    """Returns the command that copies a queue's tables before a repair. None on Azure."""
+    """Returns the command that copies a queue's tables before a repair."""
     return advice.copying([layout.tables_path(queue.root.path, queue.key)])
 
 
 def copying_table(table: str) -> Remedy | None:
-    """Returns the command that copies a table before a repair. None on Azure."""
+    """Returns the command that copies a table before a repair."""
     return advice.copying([table])
 
 

@@ -35,8 +35,13 @@ def test_before_a_repair_processes_are_stopped_and_the_prefix_is_copied(store: C
         (["s3://b/r/q/a", "s3://b/r/q/c"], "aws s3 cp --recursive s3://b/r/q COPY"),
         (["s3://b/a queue"], "aws s3 cp --recursive 's3://b/a queue' COPY"),
         (["gs://b/r/queues"], "gcloud storage cp --recursive gs://b/r/queues COPY"),
-        (["az://b/r/queues"], None),
+        (["az://b/r/queues"], "azcopy copy --recursive https://ACCOUNT.blob.core.windows.net/b/r/queues COPY"),
+        (
+            ["abfss://b@me.dfs.core.windows.net/r"],
+            "azcopy copy --recursive https://me.blob.core.windows.net/b/r COPY",
+        ),
     ],
 )
-def test_a_prefix_is_copied_by_the_tool_of_its_store(tables: list[str], command: str | None) -> None:
-    assert getattr(copying(tables), "command", None) == command
+def test_a_prefix_is_copied_by_the_tool_of_its_store(tables: list[str], command: str) -> None:
+    remedy = copying(tables)
+    assert remedy is not None and remedy.command == command

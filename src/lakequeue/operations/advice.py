@@ -60,8 +60,13 @@ class Advice:
         return "; ".join(filter(None, (self.text, *self.details, cure(self.hint, self.steps))))
 
 
-_COPIES_PREFIX = {"s3": "aws s3 cp --recursive", "gs": "gcloud storage cp --recursive"}
-"""Commands that copy a prefix of a store, by its scheme. A URI of Azure lacks the account that its tool needs."""
+_COPIES_PREFIX = {
+    "s3": "aws s3 cp --recursive",
+    "gs": "gcloud storage cp --recursive",
+    "az": "azcopy copy --recursive",
+    "abfss": "azcopy copy --recursive",
+}
+"""Commands that copy a prefix of a store, by its scheme."""
 
 
 def repairing(root: str, region: str, name: str) -> str:
@@ -70,18 +75,22 @@ def repairing(root: str, region: str, name: str) -> str:
 
 
 def copying(tables: Iterable[str]) -> Remedy | None:
-    """Returns the command that copies tables before a repair. Returns None without tables, and on Azure."""
+    """Returns the command that copies tables before a repair. Returns None without tables."""
     places = [*tables]
     if not places:
         return None
     scheme, separator, _ = places[0].rpartition("://")
-    if separator and scheme not in _COPIES_PREFIX:
-        return None
     above = os.path.commonpath([place.removeprefix(scheme + separator) for place in places])
-    place = shlex.quote(scheme + separator + above)
-    if separator:
-        return Remedy(
-            f"{_COPIES_PREFIX[scheme]} {place} COPY",
-            "first, once producers, consumers, servers and the compactor are stopped",
-        )
-    return Remedy(f"cp -a {place} COPY", "first, to another disk: a repair cannot be undone")
+    if not separator:
+        return Remedy(f"cp -a {shlex.quote(above)} COPY", "first, to another disk: a repair cannot be undone")
+    place = _azure_url(above) if scheme in ("az", "abfss") else f"{scheme}://{above}"
+    return Remedy(
+        f"{_COPIES_PREFIX[scheme]} {shlex.quote(place)} COPY",
+        "first, once producers, consumers, servers and the compactor are stopped",
+    )
+
+
+def _azure_url(place: str) -> str:
+    container, _, path = place.partition("/")
+    container, _, host = container.partition("@")
+    return f"https://{host.replace('.dfs.', '.blob.') or 'ACCOUNT.blob.core.windows.net'}/{container}/{path}"

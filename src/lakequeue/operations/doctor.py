@@ -112,7 +112,7 @@ class RootHealth:
 
     @property
     def copies(self) -> Remedy | None:
-        """Command that copies the tables a repair may change. None without damage, or on Azure."""
+        """Command that copies the tables a repair may change. None without damage."""
         found = [each for each in self.findings if each.damage]
         return copying(
             os.path.dirname(os.path.dirname(each.table)) if each.queue else each.table for each in found
