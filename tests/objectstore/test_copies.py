@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
+from benchmarks.object_store import Counted
 from typer.testing import CliRunner
 
 from concurrency.harness import check_log, drain
 from lakequeue import LakeQueue, QueueClientError, SendEntry
 from lakequeue.cli import app
 from lakequeue.operations.copy import ShardCopies
+from lakequeue.storage.stores import Store
 from objectstore.servers import Bucket
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
 
 pytestmark = [pytest.mark.objectstore, pytest.mark.spec("DUR-40")]
 
@@ -62,3 +71,19 @@ def test_each_root_has_its_own_options(s3_server: Bucket, tmp_path: Path) -> Non
     back = [word for option in options for word in ("--storage-option", option)]
     assert CliRunner().invoke(app, ["copy", there, f"{here}-2", *back]).exit_code == 0
     assert drain(LakeQueue(f"{here}-2").queue("orders")) == ["x"]
+
+
+def test_the_script_of_the_manifest_makes_a_copy_in_a_prefix_of_its_own(store: Counted, lq: LakeQueue) -> None:
+    lq.create_queue("orders").send("x")
+    [document] = yaml.safe_load_all((DEPLOY / "kubernetes" / "copy.yaml").read_text())
+    [container] = document["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    [script] = container["args"]
+    page = (DEPLOY.parent / "docs" / "operation" / "copying.md").read_text(encoding="utf-8")
+    target, option = re.findall(r"s3://my-copies/[^\"]+|--to-\S+ \S+", script)
+    assert target in page and option in page, "the page shows another command"
+    copies = f"{lq.root}-copies"
+    paths = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    run = ["sh", "-c", script.replace("s3://my-copies", copies)]
+    subprocess.run(run, check=True, env=os.environ | {"LAKEQUEUE_ROOT": lq.root, "PATH": paths})
+    [name] = Store(copies).folder(copies).folders()
+    assert drain(LakeQueue(f"{copies}/{name}").queue("orders")) == ["x"]

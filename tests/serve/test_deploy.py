@@ -37,6 +37,11 @@ def containers() -> dict[str, dict[str, Any]]:
     return found
 
 
+def of_script(arguments: list[str]) -> list[str]:
+    [script] = arguments
+    return shlex.split(re.findall(r"lakequeue ([^;>]+)", script)[0])
+
+
 def command_lines() -> dict[str, list[str]]:
     """Arguments of lakequeue, by where they stand."""
     [image] = re.findall(r"^CMD (\[.*\])$", (DEPLOY / "Containerfile").read_text(), re.M)
@@ -45,12 +50,11 @@ def command_lines() -> dict[str, list[str]]:
         if service["image"] != "lakequeue":
             continue
         given = service["command"]
-        if "entrypoint" in service:
-            [script] = given
-            given = shlex.split(re.findall(r"lakequeue ([^;>]+)", script)[0])
-        found[f"compose: {name}"] = given
+        found[f"compose: {name}"] = of_script(given) if "entrypoint" in service else given
     for name, container in containers().items():
-        found[f"kubernetes: {name}"] = container["args"]
+        found[f"kubernetes: {name}"] = (
+            of_script(container["args"]) if "command" in container else container["args"]
+        )
     for unit in UNITS:
         for line in re.findall(r"^ExecStart=/opt/lakequeue/bin/lakequeue (.+)$", unit.read_text(), re.M):
             for variable, value in re.findall(r"^Environment=(\w+)=(.*)$", unit.read_text(), re.M):
@@ -60,7 +64,7 @@ def command_lines() -> dict[str, list[str]]:
 
 
 def test_every_place_has_a_command() -> None:
-    assert len(command_lines()) == 1 + 3 + 5 + 5
+    assert len(command_lines()) == 1 + 3 + 6 + 5
 
 
 def parsed(words: list[str]) -> dict[str, Any]:
