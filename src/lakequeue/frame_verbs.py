@@ -102,6 +102,7 @@ failed_together = of_face(leases.messages_failed_together)
 lease_tasks = of_face(leases.tasks_of)
 claimed_lease = _taken_up(leases.lease)
 decide_in_catalog = of_face(undecided.decide_in_catalog)
+decide_all = of_face(undecided.decide_all)
 
 
 def deliver(lease: Lease, rows: Any, failed: Mapping[str, str | None]) -> LeaseCounts:

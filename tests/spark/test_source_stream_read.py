@@ -236,6 +236,10 @@ def test_a_batch_that_is_repeated_after_twelve_hours_comes_again(
     assert bodies(reader, end, again) == ["a"]
 
 
+def interrupted(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
 @pytest.mark.spec("TAB-31")
 @pytest.mark.parametrize("step", ["claimed", "before the commit", "committed"])
 def test_the_table_decides_about_a_delivery_that_was_interrupted(
@@ -253,13 +257,9 @@ def test_the_table_decides_about_a_delivery_that_was_interrupted(
     first = frame_verbs.lease_of_handle(queue, held.arrow()["receipt_handle"][0].as_py())
     rows = [{"id": 1}, {"id": 2}]
     assert first is not None
-
-    def stopped(*_: Any) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patched, suppress(KeyboardInterrupt):
         owner, name = (OpenedDeliveryTable, "read") if step == "committed" else (DeltaDeliverySnapshot, "append")
-        patched.setattr(owner, name, stopped)
+        patched.setattr(owner, name, interrupted)
         if step != "claimed":
             first.append(rows)
     reader = restart(**options)
@@ -304,6 +304,32 @@ def test_a_table_that_cannot_be_reached_keeps_the_messages_of_an_interrupted_del
     assert bodies(reader, end, again) == ["1"]
 
 
+@pytest.mark.spec("TAB-26", "TAB-31")
+@pytest.mark.parametrize("appended", [False, True])
+def test_available_now_without_its_checkpoint_decides_the_delivery_of_a_dead_driver(
+    queue: Queue, restart: Restart, tmp_path: Path, clock: ManualClock, monkeypatch: Patch, appended: bool
+) -> None:
+    table = tmp_path / "table"
+    queue.set_attributes(table=str(table))
+    queue.send("0")
+    lease = queue.lease()
+    assert lease is not None and lease.append([{"id": 0}]) == 1  # records the table
+    queue.send("1")
+    dead = queue.lease()
+    assert dead is not None
+    if appended:
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(OpenedDeliveryTable, "read", interrupted)
+            dead.append([{"id": 1}])
+    clock.advance(61)
+    assert (queue.counts().visible, queue.counts().undecided) == (0, 1)
+    reader = restart(delivers="true")
+    reader.prepareForTriggerAvailableNow()
+    start = reader.initialOffset()
+    assert bodies(reader, start, reader.latestOffset(start)) == ([] if appended else ["1"])
+    assert queue.counts().undecided == 0
+
+
 def delete_what_a_delivery_holds(patch: Patch) -> None:
     from lakequeue.spark.source import StreamLeases
 
@@ -321,6 +347,10 @@ def delete_what_a_delivery_holds(patch: Patch) -> None:
 
 def resume_without_the_table(patch: Patch) -> None:
     patch.setattr(frame_verbs, "resumed_lease", lambda queue, lease_id, _: frame_verbs.held_lease(queue, lease_id))
+
+
+def decide_nothing(patch: Patch) -> None:
+    patch.setattr(frame_verbs, "decide_all", lambda queue: None)
 
 
 MUTATIONS = [
@@ -342,6 +372,16 @@ MUTATIONS = [
                 test_the_table_decides_about_a_delivery_that_was_interrupted,
                 lambda queue, restart, folder, _, patch: (queue, restart, folder, patch, "committed"),
             ): "TAB-31"
+        },
+    ),
+    Mutation(
+        "a stream with availableNow decides nothing",
+        decide_nothing,
+        {
+            shown_by(
+                test_available_now_without_its_checkpoint_decides_the_delivery_of_a_dead_driver,
+                lambda queue, restart, folder, clock, patch: (queue, restart, folder, clock, patch, False),
+            ): "TAB-26"
         },
     ),
 ]

@@ -144,6 +144,11 @@ def unable_to_decide(queue: OpenQueue) -> str | None:
 def decide_in_catalog(queue: OpenQueue) -> None:
     """Decides undecided deliveries to a catalog's table. A stream's readers cannot, without a Spark session."""
     if is_catalog_name(queue.attributes.table or ""):
+        decide_all(queue)
+
+
+def decide_all(queue: OpenQueue) -> None:
+    with queue.service("decide"):
         for shard in queue.shards:
             now = queue.now()
             decide_found(queue, shard, shard.ledger.query(lambda machine: machine.undecided(now)))  # noqa: B023

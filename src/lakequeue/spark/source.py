@@ -98,6 +98,7 @@ class StreamLeases:
 
     @one_line
     def prepare_for_available_now(self) -> None:
+        frame_verbs.decide_all(self._queue)  # else no claim would decide them if no message is visible
         self._left = self._queue.counts().visible
 
     @one_line
