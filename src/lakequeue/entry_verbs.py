@@ -19,20 +19,13 @@ from lakequeue.operations import consumer_round as rounds
 from lakequeue.operations import consumers as consumers_of
 from lakequeue.operations import depth as depth_of
 from lakequeue.operations import depth_history as over_time
-from lakequeue.operations.advice import Advice, Remedy
+from lakequeue.operations.advice import KILLED, Advice, Concern, Remedy
 from lakequeue.operations.browse import Search, predicate
 from lakequeue.operations.browse import page as page_of
 from lakequeue.operations.chosen_messages import ChosenCounts as SelectedOutcome
 from lakequeue.operations.claim import FreeHands
-from lakequeue.operations.concerns import (
-    COMPACTION_CURE,
-    COMPACTION_SECONDS,
-    KILLED,
-    SLOW_TIMEOUTS,
-    UNREAD_SECONDS,
-    Concern,
-    LetterCounts,
-)
+from lakequeue.operations.concerns import COMPACTION_CURE, COMPACTION_SECONDS, LetterCounts
+from lakequeue.operations.consumer_concerns import SLOW_TIMEOUTS, UNREAD_SECONDS
 from lakequeue.operations.consumer_round import Exchanged
 from lakequeue.operations.consumers import ActiveConsumer, DamageReport, Running
 from lakequeue.operations.depth import Depth

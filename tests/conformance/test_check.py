@@ -25,8 +25,7 @@ from lakequeue.cli import app, check
 from lakequeue.cli.session import Session
 from lakequeue.model.consumer_processes import ConsumerFile, ConsumerProcess
 from lakequeue.model.damage import Finding
-from lakequeue.operations.advice import Remedy
-from lakequeue.operations.concerns import Concern
+from lakequeue.operations.advice import Concern, Remedy
 from lakequeue.operations.doctor import RootHealth, ShardHealth
 from lakequeue.operations.results import ShardCounts
 from lakequeue.operations.shortage import Shortage

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from lakequeue.operations.concerns import COMPACTION_SECONDS, EXPIRING_SHARE, STUCK_SECONDS, UNREAD_SECONDS
+from lakequeue.operations.concerns import COMPACTION_SECONDS, EXPIRING_SHARE
+from lakequeue.operations.consumer_concerns import STUCK_SECONDS, UNREAD_SECONDS
 from lakequeue.operations.shortage import LOW_BYTES, LOW_FILES
 from lakequeue.storage.reserve import LEAST_FREE
 from serve.promql import Known, consumed, problems

@@ -1,4 +1,4 @@
-"""Six incidents, as an operator meets them: doctor and console name each one and its cure, and the cure works."""
+"""Incidents, as an operator meets them: doctor and console name each one and its cure, and the cure works."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lakequeue import Consumer, Context, LakeQueue, Message, QueueClientError, S
 from lakequeue.cli import app
 from lakequeue.entry_verbs import doctor, report_consumer
 from lakequeue.model.consumer_processes import ConsumerFile, ConsumerProcess
-from lakequeue.operations.concerns import SLOW_SECONDS, STUCK_SECONDS
+from lakequeue.operations.consumer_concerns import OUTAGE_SECONDS, SLOW_SECONDS, STUCK_SECONDS
 from lakequeue.testing import ManualClock
 from serve.consoles import Console, visited
 from small_disk import mounted, take_bytes
@@ -195,6 +195,30 @@ def test_a_killed_consumer_of_another_machine(lake: LakeQueue, clock: ManualCloc
         assert "start its consumers, which were killed or cannot write to the root: packer, process 4711" in told
     report_consumer(orders, "2", ConsumerFile("packer", [orders.key], attrs.evolve(process, seen_at=clock.now())))
     assert "nobody receives" not in warned(lake)
+
+
+def test_a_consumer_whose_delivery_table_fails(lake: LakeQueue, clock: ManualClock, console: Console) -> None:
+    orders = lake.create_queue("orders", table="/lake/orders")
+    process = ConsumerProcess("worker-2", 4711, clock.now(), clock.now(), 0, None, outage_since=clock.now())
+
+    def report() -> None:
+        seen = attrs.evolve(process, seen_at=clock.now())
+        report_consumer(orders, "1", ConsumerFile("packer", [orders.key], seen))
+
+    clock.advance(OUTAGE_SECONDS)
+    report()
+    assert "has failed" not in warned(lake), "it may be short"
+    clock.advance(60)
+    report()
+    for told in (warned(lake), shown(console)):
+        since = f"since {process.started_at:%F %T}Z, for 1 consumer of orders: packer, process 4711 on worker-2"
+        assert f"storage or a delivery table has failed for 6m, {since}" in told
+        assert "its log says why, once a minute; do not restart it" in told
+        assert "it is the delivery table, /lake/orders" in told
+        assert "lakequeue counts orders on worker-2 prints the error, if it is the root" in told
+    process = attrs.evolve(process, outage_since=None)
+    report()
+    assert "has failed" not in warned(lake)
 
 
 def test_a_forgotten_pause(tmp_path: Path) -> None:

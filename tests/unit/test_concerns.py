@@ -13,19 +13,9 @@ from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import MICROS, from_micros, to_micros
 from lakequeue.model.consumer_processes import ConsumerProcess
 from lakequeue.model.pauses import Pause, resumed_at, started
-from lakequeue.operations.advice import Remedy
-from lakequeue.operations.concerns import (
-    GROWTH_SECONDS,
-    KILLED_SECONDS,
-    KILLED_WITHIN,
-    KINDS,
-    POISON_RECEIVES,
-    STUCK_SECONDS,
-    UNREAD_SECONDS,
-    Concern,
-    ErrorCount,
-    found,
-)
+from lakequeue.operations.advice import KINDS, Concern, ErrorCount, Remedy
+from lakequeue.operations.concerns import GROWTH_SECONDS, KILLED_SECONDS, KILLED_WITHIN, POISON_RECEIVES, found
+from lakequeue.operations.consumer_concerns import OUTAGE_SECONDS, STUCK_SECONDS, UNREAD_SECONDS
 from lakequeue.operations.consumers import ActiveConsumer
 from lakequeue.operations.depth import Depth
 from lakequeue.operations.results import QueueCounts
@@ -195,6 +185,24 @@ def test_the_process_that_hangs_and_its_machine_are_named() -> None:
     ends = "within 30s, unless --drain-timeout is longer, and hands its messages back; kill -9 if it stays"
     ended = Remedy("kill 4711", f"on worker-1 ends it {ends}")
     assert [*concern.steps] == [Remedy("kill -USR1 4711", told), ended] and concern.hint == ""
+
+
+def test_an_outage_is_named_once_with_the_consumer_that_is_in_it_longest() -> None:
+    def known(seconds: float, pid: int) -> ActiveConsumer:
+        process = attrs.evolve(PROCESS, pid=pid, outage_since=from_micros(NOW - round(seconds * MICROS)))
+        return ActiveConsumer("packer", 0, None, None, [process])
+
+    def concerns(*known: ActiveConsumer) -> list[Concern]:
+        return [
+            *found(
+                "orders", QueueAttributes.create(), Depth(NOW, QueueCounts(0, 0, 0, 0, None), 0), known, (), None
+            )
+        ]
+
+    assert concerns(known(OUTAGE_SECONDS, 1)) == []
+    [concern] = concerns(known(OUTAGE_SECONDS + 60, 1), known(7_200, 2), known(OUTAGE_SECONDS, 3))
+    assert (concern.kind, concern.brief, concern.notice) == ("outage", "an outage of 2 consumers for 2h", False)
+    assert concern.text.endswith("for 2 consumers of orders: packer, process 2 on worker-1, and 1 more")
 
 
 def test_a_message_without_a_known_process_is_released_by_its_consumer() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from textwrap import shorten
 from typing import NamedTuple
 
@@ -14,11 +13,11 @@ import attrs
 from lakequeue.errors import LakeQueueError, counted
 from lakequeue.model import redrive_policies
 from lakequeue.model.attributes import QueueAttributes
-from lakequeue.model.clock import MICROS, from_micros, shown_duration, to_micros
-from lakequeue.model.consumer_processes import ConsumerProcess
+from lakequeue.model.clock import MICROS, shown_duration, to_micros
 from lakequeue.model.pauses import ENDS, resumed_at
-from lakequeue.operations.advice import Advice, Remedy
+from lakequeue.operations.advice import Concern, ErrorCount, Remedy
 from lakequeue.operations.browse import Search, page
+from lakequeue.operations.consumer_concerns import UNREAD_SECONDS, outage, stuck, waiting
 from lakequeue.operations.consumers import ActiveConsumer, Running, consumers
 from lakequeue.operations.depth import Depth, depth
 from lakequeue.operations.results import QueueCounts
@@ -28,18 +27,10 @@ from lakequeue.runtime.root import Root
 from lakequeue.storage import stats_rows
 from lakequeue.storage.catalog import QueueRow
 
-UNREAD_SECONDS = 15 * 60
-"""Seconds after which a queue counts as unread: it has visible messages, and nobody receives them."""
 KILLED_SECONDS = 60
 """Replaces ``UNREAD_SECONDS`` if no consumer runs, and one was killed up to ``KILLED_WITHIN`` seconds ago."""
 KILLED_WITHIN = 3600
 """Seconds from the last report that a killed consumer wrote until ``KILLED_SECONDS`` no longer applies."""
-STUCK_SECONDS = 3600
-"""Seconds after which a consumer that holds a message is stuck, unless the visibility timeout is longer."""
-SLOW_SECONDS, SLOW_TIMEOUTS = 300, 10
-"""A handler is slow after ``SLOW_SECONDS``, or after ``SLOW_TIMEOUTS`` visibility timeouts if these take longer.
-If messages wait, and all running handlers of the queue are slow, the handlers' consumers count as stuck.
-"""
 PAUSED_SECONDS = 24 * 3600
 """Seconds for which a pause is a notice, and no warning."""
 POISON_RECEIVES = 10
@@ -56,89 +47,8 @@ EXPIRING_SHARE = 0.25
 """A warning is given if the oldest message expires within this share of the retention period."""
 LETTERS = 1_000
 """Maximum number of a queue's dead letters that are read to count their errors. The newest are read first."""
-ERRORS = 5
-"""Maximum number of error classes that are listed."""
-KILLED = "a consumer was killed, or its timeout passed"
-"""Why a message became a dead letter, if no consumer reported an error."""
 EXAMPLE = 160
 """Maximum number of characters of an error message that is quoted as an example."""
-REDRIVEN = 3
-"""Maximum number of error classes for which a redrive command is shown."""
-KINDS = (
-    *("expiring", "full", "stuck", "abandoned", "undecided", "schedule fails", "schedule overdue"),
-    *("unread", "poison", "dead letters", "growing", "paused", "waiting"),
-)
-"""Kinds of concerns, most urgent first."""
-URGENT = ("expiring", "full")
-"""Kinds of concerns that soon lead to lost messages or failed calls."""
-
-
-@attrs.frozen
-class Concern:
-    """A problem of a queue that an operator should check."""
-
-    queue: str
-    kind: str
-    """One of ``KINDS``."""
-    text: str
-    """Sentence that describes the problem and names the queue."""
-    hint: str = ""
-    steps: Sequence[Remedy] = ()
-    brief: str = ""
-    """The text in a few words, without the queue's name."""
-    since: datetime | None = None
-    """Start of the pause, shown after ``brief``. None for other concerns."""
-    reason: str = ""
-    """Reason and consequence of the pause, shown after ``since``. Empty for other concerns."""
-    group: str | None = None
-    """Name of the paused message group. None if the concern is about the whole queue."""
-    consumer: str | None = None
-    """Name of a consumer that holds messages and has no known process. None for other concerns."""
-    errors: Mapping[str, int] = attrs.field(factory=dict)
-    """Number of dead letters for each error class, the most frequent class first. Empty text: ``KILLED``."""
-    examples: Mapping[str, str] = attrs.field(factory=dict)
-    """Text of the newest error of each class in ``errors``, as one line of at most ``EXAMPLE`` characters."""
-    notice: bool = False
-    """True if the concern may be intended. A short pause is an example."""
-    number: int = 0
-    """How many messages the concern is about. Orders concerns of the same urgency. 0 if not counted."""
-
-    @property
-    def urgency(self) -> int:
-        """Sort key of the concern. More urgent concerns have smaller keys, and notices the largest."""
-        return KINDS.index(self.kind) + len(KINDS) * self.notice
-
-    @property
-    def order(self) -> tuple[int, int]:
-        """Sort key: most urgent first, then the largest number of messages."""
-        return self.urgency, -self.number
-
-    @property
-    def advice(self) -> Advice:
-        """The concern as advice, whose text also names the most frequent errors of dead letters."""
-        named = {error: number for error, number in self.errors.items() if error}
-        errors = ", ".join(f"{number:,} {error}" for error, number in [*named.items()][:ERRORS])
-        more = f" and {len(named) - ERRORS} more" if len(named) > ERRORS else ""
-        text = f"{self.text}{errors and f', failed with {errors}{more}'}"
-        if killed := self.errors.get(""):
-            text += f", {killed:,} without an error: {KILLED}"
-        details = [f"{error}: {self.examples[error]}" for error in [*self.errors][:ERRORS] if self.examples[error]]
-        urgent = self.kind in URGENT
-        return Advice(text, self.hint, self.steps, urgent, self.kind, self.notice, details, self.queue)
-
-    def with_errors(self, found: Mapping[str, ErrorCount]) -> Concern:
-        """Returns a copy with the dead letters' errors, and with redrive commands for the most frequent errors."""
-        errors = {error: each.messages for error, each in found.items()}
-        named = attrs.evolve(self, errors=errors, examples={error: each.example for error, each in found.items()})
-        if len(errors) < 2:
-            return named
-        peek, redrive = self.steps
-        some = [
-            Remedy(f"{redrive.command} {_of_error(error)}", f"sends {number:,} of them back")
-            for error, number in [*errors.items()][:REDRIVEN]
-        ]
-        every = Remedy(redrive.command, "sends all back, once the causes are fixed")
-        return attrs.evolve(named, steps=(peek, *some, every))
 
 
 def of_queue(queue: OpenQueue, sources: Sequence[str], before: int | None, running: Running) -> list[Concern]:
@@ -162,13 +72,6 @@ def _examined(queue: OpenQueue, concern: Concern, letters: LetterCounts) -> Conc
     steps = (*concern.steps, again, delivered, renew)
     hint = "put the table back, and a consumer decides; if that is impossible, end the process that delivered:"
     return attrs.evolve(concern, text=f"{concern.text}, which {why}", hint=hint, steps=steps)
-
-
-class ErrorCount(NamedTuple):
-    """Number of dead letters with an error, and the text of the newest such error."""
-
-    messages: int
-    example: str
 
 
 class LetterCounts(NamedTuple):
@@ -201,10 +104,6 @@ def letters_of(queue: OpenQueue) -> LetterCounts:
     return LetterCounts(errors, sources if len(letters) < LETTERS else None)
 
 
-def _of_error(error: str) -> str:
-    return f"--error {shlex.quote(error)}" if error else '--where "dead_letter_reason IS NULL"'
-
-
 def found(
     name: str,
     attributes: QueueAttributes,
@@ -229,7 +128,7 @@ def found(
         text = f"{pause.of(name)}{ends}"
         if pause.group is None and counts.visible and not ends:
             left = retention - (counts.oldest_age or 0.0)
-            text += f"; {_waiting(counts)}, the first expires in {shown_duration(left)}"
+            text += f"; {waiting(counts)}, the first expires in {shown_duration(left)}"
         short = pause.since is not None and seconds <= min(PAUSED_SECONDS, retention)
         concern = Concern(name, "paused", text, steps=steps, brief=what, since=pause.since, reason=reason)
         yield attrs.evolve(concern, group=pause.group, notice=short)
@@ -265,11 +164,8 @@ def found(
         )
         brief = f"{counts.undecided:,} undecided"
         yield Concern(name, "undecided", text, hint, steps, brief, number=counts.undecided)
-    yield from _stuck(name, attributes, now, known)
-
-
-def _waiting(counts: QueueCounts) -> str:
-    return f"{counted(counts.visible, 'visible message')} wait{'s' * (counts.visible == 1)}"
+    yield from outage(name, attributes, now, known)
+    yield from stuck(name, attributes, now, known)
 
 
 def _caution(sources: Sequence[str]) -> str:
@@ -340,79 +236,6 @@ def _poison(name: str, receives: int) -> Concern:
     return Concern(name, "poison", text, hint, steps, f"a message received {receives:,} times")
 
 
-def _stuck(
-    name: str, attributes: QueueAttributes, now: Depth, known: Sequence[ActiveConsumer]
-) -> Iterator[Concern]:
-    limit = max(STUCK_SECONDS, attributes.visibility_timeout)
-    slow = max(SLOW_SECONDS, SLOW_TIMEOUTS * attributes.visibility_timeout)
-    blocked = not attributes.paused and now.counts.visible > 0 and _all_older(now, known, slow)
-    wait = f"; all handlers are slow, and {_waiting(now.counts)}" * blocked
-    for each in known:
-        seconds = 0.0 if each.oldest_receive is None else (now.at - to_micros(each.oldest_receive)) / MICROS
-        if each.is_gone and each.in_flight:
-            yield _abandoned(name, attributes, each, now, seconds, seconds <= limit)
-        elif seconds > (min(slow, limit) if blocked and each.processes else limit):
-            who, lasts = each.consumer or "a consumer without a name", shown_duration(seconds)
-            text, brief = (
-                f"{who} has held a message of {name} for {lasts}{wait}",
-                f"{who} has held a message for {lasts}{f', {now.counts.visible:,} wait' * blocked}",
-            )
-            if each.silent and not each.processes:
-                text, brief = f"{text}; {each.silent[0].not_seen()}", f"{brief}, its process was killed"
-            steps, gone = _release(shlex.quote(name), each), None if each.processes else each.consumer
-            others = [process for process in each.processes if not process.dumps]  # not `lakequeue consume`
-            hint = (
-                "its messages return at once if it stops on SIGTERM, else after their visibility timeout"
-                if others
-                else ""
-            )
-            may_be_slow = seconds <= min(UNREAD_SECONDS, limit)
-            yield Concern(name, "stuck", text, hint, steps, brief, consumer=gone, notice=may_be_slow)
-
-
-def _abandoned(
-    name: str, attributes: QueueAttributes, held: ActiveConsumer, now: Depth, seconds: float, recent: bool
-) -> Concern:
-    """Returns the concern about messages of a killed consumer. A notice if they come back within minutes."""
-    messages = counted(held.in_flight, "message")
-    text = f"a killed process has held {messages} of {name} for {shown_duration(seconds)}"
-    text = f"{text}: {held.consumer}, {held.silent[0].not_seen()}"
-    brief = f"{held.consumer} was killed and holds {messages}"
-    returns_at = from_micros(now.at) if held.returns_at is None else held.returns_at
-    left = max(0.0, (to_micros(returns_at) - now.at) / MICROS)
-    when = f"at {returns_at:%F %H:%M}Z, in {shown_duration(left)}"
-    hint = f"{'it comes back by itself' if held.in_flight == 1 else 'they come back by themselves'} {when}"
-    steps = [*_release(shlex.quote(name), held)]
-    if held.spent and attributes.redrive is not None:
-        letters = attributes.redrive.dead_letter_queue.rpartition(":")[2]
-        hint = _spent(held, letters, when)
-        back = "sends them back from there, once the cause is fixed"
-        steps.append(Remedy(f"lakequeue redrive {shlex.quote(letters)}", back))
-    soon = recent and left <= SLOW_SECONDS and not held.spent
-    return Concern(name, "abandoned", text, hint, steps, brief, consumer=held.consumer, notice=soon)
-
-
-def _spent(held: ActiveConsumer, letters: str, when: str) -> str:
-    """Says which messages of a killed consumer become dead letters at their next receive."""
-    every = held.spent == held.in_flight
-    which = "it goes" if held.in_flight == 1 else "all go" if every else f"{held.spent:,} of them go"
-    which += "es" * (held.spent == 1 and not every)
-    why = "as each death of a consumer counts as a receive"
-    return (
-        f"{which} to {letters} at the next receive, {when}, {why}{'' if every else '; the others come back then'}"
-    )
-
-
-def _all_older(now: Depth, known: Sequence[ActiveConsumer], seconds: float) -> bool:
-    """True if handlers run, the oldest handler call of each process began more than ``seconds`` ago, and all
-    messages in flight were received more than ``seconds`` ago.
-    """
-    until = now.at - seconds * MICROS
-    handlers = [process.oldest_handler for each in known for process in each.processes if process.oldest_handler]
-    receives = [each.newest_receive for each in known if each.newest_receive]
-    return bool(handlers) and all(to_micros(each) < until for each in (*handlers, *receives))
-
-
 def unreceived(attributes: QueueAttributes, now: Depth, known: Sequence[ActiveConsumer]) -> float:
     """Returns the seconds for which nobody has received messages, although there are visible messages.
 
@@ -452,32 +275,6 @@ def _expiring(name: str, attributes: QueueAttributes, now: Depth, sources: Seque
     keep = Remedy(f"lakequeue set {quoted} --retention {shown_duration(longer)}", "keeps all longer")
     steps = (keep, first) if longer > retention else (first,)
     yield Concern(name, "expiring", text, _caution(sources) if sources else "", steps, brief)
-
-
-def _look(process: ConsumerProcess) -> Remedy:
-    """Returns the command that shows where a process hangs."""
-    if process.dumps:
-        command = f"kill -USR1 {process.pid}"
-        return Remedy(command, f"on {process.host} has it print where its handler hangs, to its log")
-    return Remedy(f"py-spy dump --pid {process.pid}", f"on {process.host} shows where its handler hangs")
-
-
-def _end(process: ConsumerProcess) -> Remedy:
-    """Returns the command that ends a process. `lakequeue consume` may need its drain timeout, 30 s, to end."""
-    ends = f"on {process.host} ends it"
-    if process.dumps:
-        ends += " within 30s, unless --drain-timeout is longer, and hands its messages back; kill -9 if it stays"
-    return Remedy(f"kill {process.pid}", ends)
-
-
-def _release(quoted: str, held: ActiveConsumer) -> Sequence[Remedy]:
-    """Returns commands that free the messages that a stuck consumer holds."""
-    if held.processes:
-        return [step for one in held.processes[:3] for step in (_look(one), _end(one))]
-    of_it = f'"consumer = ?" --parameter {shlex.quote(held.consumer)}' if held.consumer else '"consumer IS NULL"'
-    return (
-        Remedy(f"lakequeue reschedule {quoted} --in-flight --where {of_it}", "frees what it has, after asking"),
-    )
 
 
 def _has_grown(visible: int, before: int | None) -> bool:

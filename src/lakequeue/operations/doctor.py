@@ -12,12 +12,11 @@ from lakequeue.model import redrive_policies
 from lakequeue.model.clock import MICROS
 from lakequeue.model.damage import Finding
 from lakequeue.model.pauses import Pause
-from lakequeue.operations.advice import Advice, Remedy, copying
+from lakequeue.operations.advice import Advice, Concern, Remedy, copying
 from lakequeue.operations.check import check
 from lakequeue.operations.concerns import (
     COMPACTION_CURE,
     COMPACTION_SECONDS,
-    Concern,
     an_hour_ago,
     of_queue,
     sources_of,

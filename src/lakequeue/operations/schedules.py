@@ -25,8 +25,7 @@ from lakequeue.model.messages import SendEntry, SendResult
 from lakequeue.model.redrive_policies import QueueLocation
 from lakequeue.model.schedules import Schedule
 from lakequeue.model.validation import validate_entry
-from lakequeue.operations.advice import Remedy
-from lakequeue.operations.concerns import Concern
+from lakequeue.operations.advice import Concern, Remedy
 from lakequeue.operations.pool import concurrently
 from lakequeue.operations.queues import find
 from lakequeue.operations.send import send, send_once

@@ -15,6 +15,7 @@ const KINDS = {
   unreadable: ["bad", "messages", "damage"],
   expiring: ["bad", "messages", "alerts#lakequeuemessagesexpire"],
   full: ["bad", "attributes", "troubleshooting#errors-of-calls"],
+  outage: ["warn", "consumers", "alerts#lakequeueconsumeroutage"],
   stuck: ["warn", "consumers", "alerts#lakequeuehandlerstuck"],
   abandoned: ["warn", "messages", "alerts#lakequeuehandlerstuck"],
   undecided: ["warn", "messages", "alerts#lakequeueundecided"],
@@ -27,7 +28,7 @@ const KINDS = {
   paused: ["warn", "messages", "alerts#lakequeuepausedlong"],
   waiting: ["warn", "messages", "alerts#lakequeuenobodyreceives"],
 };
-const MARKS = { expiring: ["deleted soon", "bad"], full: ["at a limit", "bad"], stuck: ["handler may hang", "warn"], abandoned: ["a killed consumer holds messages", "warn"], undecided: ["undecided", "warn"], unread: ["nobody receives", "warn"], growing: ["growing", "warn"] };
+const MARKS = { expiring: ["deleted soon", "bad"], full: ["at a limit", "bad"], outage: ["a consumer's storage fails", "warn"], stuck: ["handler may hang", "warn"], abandoned: ["a killed consumer holds messages", "warn"], undecided: ["undecided", "warn"], unread: ["nobody receives", "warn"], growing: ["growing", "warn"] };
 
 export async function resume(name, group, reload) {
   try {
