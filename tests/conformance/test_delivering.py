@@ -608,6 +608,33 @@ def test_with_a_dead_letter_queue_a_message_that_failed_alone_comes_again_at_onc
 
 
 @pytest.mark.spec("TAB-29")
+@pytest.mark.parametrize("works", [True, False])
+def test_parts_of_failed_batches_come_without_a_wait_unless_messages_fail_alone(place: Place, works: bool):
+    calls: list[int] = []
+
+    def handle(messages: Any, contexts: list[Any]) -> Any:
+        calls.append(len(messages))
+        if works and len(calls) > 6:  # the first message has failed alone
+            return [{"id": int(each.body)} for each in messages]
+        raise ValueError("a bad deploy")
+
+    place.lake.create_queue("dead")
+    place.queue.set_attributes(dead_letter_queue="dead", max_receive_count=100)
+    place.send(*range(20))
+    running = consumer(place, handle, batch_wait=60)
+    thread = threading.Thread(target=running.run, daemon=True)
+    thread.start()
+    for _ in range(3):
+        place.clock.advance(60)
+    running.stop()
+    thread.join(20)
+    if works:
+        assert place.stored() == [*range(20)]
+    else:
+        assert calls[:5] == [20, 10, 5, 2, 1] and len(calls) < 15
+
+
+@pytest.mark.spec("TAB-29")
 def test_options_that_a_delivery_cannot_keep_are_refused(place: Place):
     plain = place.lake.create_queue("plain")
     with pytest.raises(InvalidOptions, match="merge_schema"):

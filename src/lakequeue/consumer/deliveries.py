@@ -77,6 +77,7 @@ class DeliveryLoop(RunLoop):
         super().__init__(options, controls, observers, fatal)
         self._counting = threading.Lock()
         self.handled = self.failed = 0
+        self._failing = False  # in the batch that was handled last
         self.running = set[_Batch]()
 
     def _load(self) -> tuple[int, int, float]:
@@ -103,7 +104,7 @@ class DeliveryLoop(RunLoop):
                 self.running.add(batch)
                 start_thread(self._clock, partial(self._work, batch), f"lakequeue {self.queue.name}")
                 if found.leased.count < self._options.size and not until_empty:
-                    yield from self._gather(now)
+                    yield from self._gather(now, found)
                 continue
             if until_empty and idle:
                 return
@@ -112,10 +113,13 @@ class DeliveryLoop(RunLoop):
                 until = from_micros(now + _LONGEST_WAIT)
                 yield from wait_for_more(self.queue, until, self.interrupt, self.woken, idle)
 
-    def _gather(self, since: int) -> Waits[None]:
+    def _gather(self, since: int, found: Delivering) -> Waits[None]:
         """Waits until ``batch_wait`` after ``since``, so that a claim gets more messages. A stop ends the wait."""
         until = since + self._options.batch_wait_micros
+        halved, alone = found.leased.parts[0].claimed.halved, found.leased.count == 1
         while self._now() < until and not self._stopping:
+            if halved and not (alone and self._failing):  # a wait brings no more: the next part can be claimed now
+                return
             yield from self._wait_until(until)
             self.interrupt.clear()
 
@@ -279,6 +283,7 @@ class DeliveryLoop(RunLoop):
         finally:
             outcomes = [outcome for outcome, _ in ends.values()]
             with self._counting:
+                self._failing = Outcome.SUCCESS not in outcomes
                 self.handled += outcomes.count(Outcome.SUCCESS)
                 self.failed += outcomes.count(Outcome.FAILED)
                 self.halved += outcomes.count(None)
