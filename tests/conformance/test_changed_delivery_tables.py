@@ -19,6 +19,7 @@ from lakequeue import Consumer, LakeQueue, NoRenewal, Queue
 from lakequeue.errors import TableUnavailable
 from lakequeue.operations import delivery_protocol as protocol
 from lakequeue.operations.copy import ShardCopies
+from lakequeue.operations.delivery import Delivering
 from lakequeue.operations.delivery_protocol import DeliveryStatus, OpenedDeliveryTable
 from lakequeue.storage.delivery.identity import CommitRefused, DeliveryIdentity
 from lakequeue.storage.delivery.table import DeltaDeliverySnapshot, DeltaDeliveryTable
@@ -53,7 +54,7 @@ class Place:
         return made
 
     def deliver(self, meanwhile: Callable[[], object] = lambda: None, batch: int = 4) -> None:
-        """Runs a consumer to the end of its first outage; ``meanwhile`` happens in its second batch."""
+        """Runs a consumer until it is killed in its second batch, in which ``meanwhile`` happens."""
         calls: list[int] = []
 
         def handle(messages: Any, contexts: Any) -> list[dict[str, int]]:
@@ -64,7 +65,9 @@ class Place:
             return [{"id": int(each.body)} for each in messages]
 
         running = Consumer(self.queue, handle, batch=batch, concurrency=1, renewal=NoRenewal())
-        running.run(until_empty=True)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Delivering, "hand_back", lambda delivering: None)
+            running.run(until_empty=True)
 
     def stored(self) -> list[int]:
         return sorted(map(int, polars.read_delta(str(self.table))["id"].to_list()))

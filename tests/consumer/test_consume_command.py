@@ -22,11 +22,13 @@ from insides import forget, place_of
 from lakequeue import Consumer, LakeQueue, Message, Queue, RedrivePolicy, SendEntry
 from lakequeue.cli import app
 from lakequeue.cli import consume as command
+from lakequeue.consumer import deliveries
 from lakequeue.consumer.stacks import running_calls
 from lakequeue.entry_verbs import consumers, make_visible, report_consumer
 from lakequeue.model.clock import SystemClock
 from lakequeue.model.consumer_processes import ConsumerFile, ConsumerProcess
 from lakequeue.model.log_lines import JsonLines
+from lakequeue.operations.delivery import Delivering
 from lakequeue.storage import layout
 from serve.serving import free_port, wait_until
 
@@ -293,9 +295,10 @@ def test_until_empty_ends_with_an_error_while_failed_messages_wait_for_their_ret
 
 @pytest.mark.spec("TAB-22")
 def test_until_empty_ends_with_an_error_if_the_delivery_table_could_not_be_reached(
-    queue: Queue, run: Any, caplog: pytest.LogCaptureFixture, tmp_path: Path
+    queue: Queue, run: Any, caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level("INFO")
+    monkeypatch.setattr(deliveries, "_TRIES_UNTIL_EMPTY", 1)
     queue.set_attributes(table=str(tmp_path / "table"))
     arguments = ("orders", "application:rows", "--until-empty", "--batch", "10")
     queue.send("1")
@@ -307,9 +310,16 @@ def test_until_empty_ends_with_an_error_if_the_delivery_table_could_not_be_reach
     away = (tmp_path / "table").rename(tmp_path / "away")
     queue.send("2")
     assert run(*arguments).exit_code == 1
-    [fails] = [line for line in caplog.messages if line.startswith("storage of orders fails")]
-    assert ": delivering: the delivery table" in fails and fails.endswith("`lakequeue decide orders --again`")
-    assert caplog.messages[-1] == "consumed orders, 1 wait for a retry: 0 handled, 0 failed"
+    name = f"the delivery table of orders at {tmp_path / 'table'}"
+    [fails] = [line for line in caplog.messages if line.startswith(f"{name} fails")]
+    assert ": delivering: the delivery table" in fails and "`lakequeue decide orders --again`" in fails
+    reason = f"not all was delivered: {fails.split(': delivering: ')[1]}"
+    assert caplog.messages[-1] == f"consumed orders, {reason}: 0 handled, 0 failed"
+    [left] = queue.peek()
+    assert (left.state, left.receive_count) == ("visible", 0)
+    monkeypatch.setattr(Delivering, "hand_back", lambda delivering: None)  # as if the process were killed
+    assert run(*arguments).exit_code == 1
+    assert caplog.messages[-1] == f"consumed orders, 1 wait for a retry; {reason}: 0 handled, 0 failed"
     [left] = queue.peek()
     # another process, which knows of the failure only that no consumer of that name runs
     assert run(*arguments, "--name", "later").exit_code == 1

@@ -239,6 +239,8 @@ def _left(queues: Sequence[Queue], consumer: Consumer, met: Sequence[Queue]) -> 
     yield from dict.fromkeys(map(_is_damaged, damaged))
     if found:
         yield f"{found}{' or more' * (found >= 100)} wait for a retry"
+    if consumer.health.outage_since is not None:
+        yield f"not all was delivered: {consumer.health.last_error}"
 
 
 class _Stopping:

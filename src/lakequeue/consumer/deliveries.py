@@ -2,7 +2,7 @@
 
 A batch has the messages of one claim in one shard, and runs in a thread of its own. Messages that failed are
 released before the append. If the table refuses the rows, the handler gets each half of the batch again, until the
-refused message is alone.
+refused message is alone. While the table fails, one batch is tried after each pause, and handed back.
 """
 
 from __future__ import annotations
@@ -24,11 +24,15 @@ from lakequeue.consumer.run_loop import BETWEEN_RECEIVES, RunLoop
 from lakequeue.consumer.shared_hands import Controls
 from lakequeue.entry_verbs import claim_delivery, settings, wait_for_more
 from lakequeue.errors import (
+    LakeQueueError,
     LeaseLost,
+    MissingPackage,
     OverLimit,
     QueueClientError,
     RequestThrottled,
     RowsRefused,
+    TableUnavailable,
+    UnsupportedOperation,
 )
 from lakequeue.model.clock import MICROS, Duration, duration_micros, from_micros, start_thread, to_micros
 from lakequeue.model.failures import DeadLetterReason
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
     from lakequeue.entry_verbs import Delivering
 
 _LONGEST_WAIT = 20 * MICROS
+_TRIES_UNTIL_EMPTY = 3  # in a row, of a table that fails
 _NO_DELAY_KNOWN = 30 * MICROS
 """Microseconds until a failed message becomes visible if the function ``retry_delay`` raised."""
 _log = logging.getLogger("lakequeue")
@@ -57,6 +62,8 @@ class _Batch:
     """Instant before the claim of the batch, in microseconds."""
     contexts: list[Context] = attrs.field(factory=list)
     """Contexts of the batch's messages, which share one ``lost`` event."""
+    parts: list[tuple[Delivering, Sequence[Context]]] = attrs.field(factory=list)
+    """The messages that are left, in order: the whole batch, or parts of it after the table refused rows."""
     broken: set[str | None] = attrs.field(factory=set)
     """FIFO groups in which a message failed. Later messages of these groups are not delivered in this batch."""
     thread: int = 0
@@ -76,6 +83,11 @@ class DeliveryLoop(RunLoop):
     ) -> None:
         super().__init__(options, controls, observers, fatal)
         self._counting = threading.Lock()
+        self.table_outages = self._monitor(
+            lambda: f"the delivery table of {self.queue.name} at {settings(self.queue).table}"
+        )
+        self.monitors.append(self.table_outages)
+        self._tries, self._try_at = 0, 0  # failures of the table in a row; when to claim again
         self.handled = self.failed = 0
         self._failing = False  # in the batch that was handled last
         self.running = set[_Batch]()
@@ -88,12 +100,20 @@ class DeliveryLoop(RunLoop):
         while self._begins_pass():
             now = self._now()
             idle = not self.running
-            if self._controls.paused or len(self.running) >= self._controls.concurrency:
+            failing = self.table_outages.since is not None
+            if failing and until_empty and idle and self._tries >= _TRIES_UNTIL_EMPTY:
+                return
+            if self._controls.paused or len(self.running) >= (1 if failing else self._controls.concurrency):
                 yield from self._wait_until(None)
+                continue
+            if failing and now < self._try_at:
+                yield from self._wait_until(self._try_at)
                 continue
             try:
                 timeout = self._options.renewal.receive_timeout
                 found = claim_delivery(self.queue, self._options.size, timeout, self._options.name)
+                if found is None and failing and idle and self._is_delivered():
+                    self._table_works()
             except (OverLimit, RequestThrottled, QueueClientError) as error:
                 yield from self._wait_until(self._next_try(error))
                 continue
@@ -112,6 +132,33 @@ class DeliveryLoop(RunLoop):
             if not until_empty:
                 until = from_micros(now + _LONGEST_WAIT)
                 yield from wait_for_more(self.queue, until, self.interrupt, self.woken, idle)
+
+    def _is_delivered(self) -> bool:
+        counts = self.queue.counts()
+        return not counts.visible + counts.in_flight + counts.undecided
+
+    def _table_works(self) -> None:
+        with self._counting:
+            self._tries = self._try_at = 0
+        self.table_outages.worked("delivering")
+
+    def _table_fails(self, batch: _Batch, error: QueueClientError | UnsupportedOperation) -> None:
+        waits = isinstance(error, TableUnavailable) and self.table_outages.failed("delivering", error)
+        with self._counting:
+            if self._now() >= self._try_at:  # batches that fail at the same time count once
+                self._tries += 1
+                self._try_at = to_micros(self.table_outages.next_try(self._tries))
+        self._hand_back(batch)
+        if not waits:
+            self.fail(error)
+
+    def _hand_back(self, batch: _Batch) -> None:
+        for part, contexts in batch.parts:
+            try:
+                part.hand_back()
+            except LakeQueueError as error:
+                _log.warning("handing back %s messages failed: %s", len(contexts), error)
+        batch.parts.clear()
 
     def _gather(self, since: int, found: Delivering) -> Waits[None]:
         """Waits until ``batch_wait`` after ``since``, so that a claim gets more messages. A stop ends the wait."""
@@ -156,8 +203,18 @@ class DeliveryLoop(RunLoop):
                 heartbeat.keep(hold_of(messages[0], to_micros(now)))
                 lost = Lost()
                 batch.contexts = [Context(each, self.queue, lambda: heartbeat.hold, lost) for each in messages]
-                self._deliver(batch, delivering, batch.contexts)
+                batch.parts = [(delivering, batch.contexts)]
+                while batch.parts:
+                    part, contexts = batch.parts[0]
+                    batch.parts[:1] = self._deliver(batch, part, contexts)
+                    if part.has_opened_table:
+                        self._table_works()
+                    if self._stopping:  # the halves of a refused batch
+                        self._hand_back(batch)
             self.outages.worked("delivering")
+        except (TableUnavailable, UnsupportedOperation, MissingPackage) as error:
+            _log.warning("a batch of %s was not delivered: %s", self.queue.name, error)
+            self._table_fails(batch, error)
         except (LeaseLost, RequestThrottled) as error:
             _log.warning("a batch of %s was not delivered: %s", self.queue.name, error)
             self._lose(batch)
@@ -172,11 +229,13 @@ class DeliveryLoop(RunLoop):
             self.running.discard(batch)
             self.interrupt.set()
 
-    def _deliver(self, batch: _Batch, delivering: Delivering, contexts: Sequence[Context]) -> None:
+    def _deliver(
+        self, batch: _Batch, delivering: Delivering, contexts: Sequence[Context]
+    ) -> Iterable[tuple[Delivering, Sequence[Context]]]:
         """Calls the handler with messages, and appends the rows that it returns to the table. If the table refuses
-        the rows, does both again for each half of the messages. Once stopping, hands the halves back instead.
+        the rows, returns each half of the messages, which the caller must deliver.
         """
-        done, again = dict[str, Context](), None
+        done = dict[str, Context]()
         left = [context for context in contexts if context.message.group_id not in batch.broken]
         delays = dict[str, int]()
         with self._handling(left) as ends:
@@ -196,20 +255,12 @@ class DeliveryLoop(RunLoop):
             failed = {each: reason if each in ends else None for each in handles if each not in done}
             if failed:
                 delivering.release_failed(failed, raised is not None, delays)
-            if done:
-                again = self._append(batch, delivering, [*done.values()], rows, ends)
-        for part, half in again or ():
-            if self._stopping:
-                part.release_failed({context.message.receipt_handle: None for context in half})
-            else:
-                self._deliver(batch, part, half)
+            return self._append(batch, delivering, [*done.values()], rows, ends) if done else ()
 
     def _append(
         self, batch: _Batch, delivering: Delivering, done: Sequence[Context], rows: Any, ends: _Ends
-    ) -> Iterable[tuple[Delivering, Sequence[Context]]] | None:
-        """Appends rows, and deletes their messages. If the table refuses the rows, returns the messages in two
-        halves, which the caller must handle and append separately.
-        """
+    ) -> Iterable[tuple[Delivering, Sequence[Context]]]:
+        """Appends rows, and deletes their messages. If the table refuses the rows, returns each half."""
         receipts = [each.message.receipt_handle for each in done]
         try:
             delivering.append(() if rows is None else rows, self._options.merge_schema)
@@ -237,9 +288,9 @@ class DeliveryLoop(RunLoop):
                 delays = {receipts[0]: self._delay(message, Outcome.FAILED)}
                 parts[0].release_failed({receipts[0]: self._reason(error)}, together=True, delays=delays)
                 self._fails(batch, message, error, ends)
-                return None
+                return ()
         ends.update(dict.fromkeys(receipts, (Outcome.SUCCESS, None)))
-        return None
+        return ()
 
     def _handled(self, contexts: Sequence[Context]) -> tuple[Any, list[Outcome], BaseException | None]:
         """Calls the handler. Returns the rows, an outcome for each message, and the handler's error or None."""

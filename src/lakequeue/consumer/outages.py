@@ -67,8 +67,8 @@ class Health:
         running: True during ``Consumer.run``.
         paused: True if the consumer receives nothing until ``Consumer.resume``.
         active: number of messages that are received and not settled yet.
-        outage_since: instant at which storage began to fail; None while storage works.
-        last_error: text of the last failure of the outage; None while storage works.
+        outage_since: instant at which storage or the delivery table began to fail; None while both work.
+        last_error: text of the last failure of the outage; None without an outage.
         begun: number of active messages that a handler has begun.
         round_seconds: seconds of the slowest recent commit that settled and claimed; 0 before the first commit.
     """
@@ -83,7 +83,7 @@ class Health:
 
     @property
     def ok(self) -> bool:
-        """True if the consumer runs, and storage works."""
+        """True if the consumer runs without an outage."""
         return self.running and self.outage_since is None
 
 
@@ -95,8 +95,8 @@ class OutageMonitor:
 
     Args:
         wake: called when a call other than a receive notices that an outage began or lasts too long.
-        damage: the damaged messages of the queue that receives met.
-        repair: the command that repairs the queue.
+        damage, repair: the damaged messages that receives met, and the command that repairs the queue.
+        subject: returns what fails, for the log. By default, the storage of the queue.
 
     Attributes:
         since: instant at which the outage began; None without an outage.
@@ -104,8 +104,16 @@ class OutageMonitor:
     """
 
     def __init__(
-        self, policy: Outage, name: str, clock: Clock, wake: Callable[[], None], damage: DamagedReads, repair: str
+        self,
+        policy: Outage,
+        name: str,
+        clock: Clock,
+        wake: Callable[[], None],
+        damage: DamagedReads,
+        repair: str,
+        subject: Callable[[], str] | None = None,
     ) -> None:
+        self._subject = subject or (lambda: f"storage of {name}")
         self.policy = policy
         self._damage = damage
         self._repair = repair
@@ -149,12 +157,12 @@ class OutageMonitor:
             self._failing.add(doing)
             if self.since is None:
                 self.since, self._log_at = now, now + _delta(self.policy.log_every)
-                fails = "storage of %s fails, the consumer waits until it is back: %s: %s"
-                _log.warning(fails, self._name, doing, error)
+                fails = "%s fails, the consumer waits until it is back: %s: %s"
+                _log.warning(fails, self._subject(), doing, error)
             elif now >= self._log_at:
                 self._log_at = now + _delta(self.policy.log_every)
                 elapsed = (now - self.since).total_seconds()
-                _log.warning("storage of %s has failed for %.0f s: %s: %s", self._name, elapsed, doing, error)
+                _log.warning("%s has failed for %.0f s: %s: %s", self._subject(), elapsed, doing, error)
             if (gives_up_at := self._gives_up_at) is not None and now >= gives_up_at:
                 self._final = error
         if (first or self._final is not None) and doing != "receiving":
@@ -173,7 +181,7 @@ class OutageMonitor:
                 self._failing.clear()
             if not self._failing and self.since is not None:
                 elapsed = (self._clock.now() - self.since).total_seconds()
-                _log.warning("storage of %s works again after %.0f s", self._name, elapsed)
+                _log.warning("%s works again after %.0f s", self._subject(), elapsed)
                 self.since = self.error = self._final = None
 
     def next_try(self, failures: int) -> datetime:

@@ -29,7 +29,7 @@ _GAUGES: Sequence[tuple[str, str, Callable[[Health], float]]] = (
     ("begun_messages", "Messages in a handler.", lambda health: health.begun),
     ("round_seconds", "The longest of the last rounds.", lambda health: health.round_seconds),
     ("paused", "1 while the consumer is paused.", lambda health: health.paused),
-    ("up", "1 while storage works, 0 in an outage.", lambda health: health.outage_since is None),
+    ("up", "1 while storage and delivery table work, 0 in an outage.", lambda health: health.outage_since is None),
 )
 
 ShardRaces = Mapping[int, tuple[int, int]]

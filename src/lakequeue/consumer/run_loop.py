@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from lakequeue.consumer.observers import Observer
 from lakequeue.consumer.options import ConsumerOptions
@@ -56,7 +57,11 @@ class RunLoop(ABC):
         self.unended = self.handed_back = self.halved = 0
         self.interrupt, self.woken = Interrupt(), Interrupt()
         damage, repair = met_damage(queue), repair_command(queue)
-        self.outages = OutageMonitor(options.outage, queue.name, self._clock, self.interrupt.set, damage, repair)
+        self._monitor = partial(
+            OutageMonitor, options.outage, queue.name, self._clock, self.interrupt.set, damage, repair
+        )
+        self.outages = self._monitor()
+        self.monitors = [self.outages]
 
     def run(self, until_empty: bool) -> Waits[None]:
         """Receives and handles messages until the run ends, see ``Consumer.run``. Yields the instant at which each
@@ -82,9 +87,10 @@ class RunLoop(ABC):
         """Returns the number of active messages, the number of these in handlers, and ``Health.round_seconds``."""
 
     def health(self) -> Health:
-        error, (active, begun, round_seconds) = self.outages.error, self._load()
-        reason = None if error is None else error.message
-        return Health(True, self._controls.paused, active, self.outages.since, reason, begun, round_seconds)
+        active, begun, round_seconds = self._load()
+        first = min(self.monitors, key=lambda monitor: monitor.since or NEVER)
+        reason = None if first.error is None else first.error.message
+        return Health(True, self._controls.paused, active, first.since, reason, begun, round_seconds)
 
     def fail(self, error: BaseException) -> None:
         """Ends this loop with an error, which ``run`` raises. Unless it is a LakeQueueError, ends all loops."""
@@ -113,8 +119,9 @@ class RunLoop(ABC):
         self._log_moves()
         if self._stopping:
             return False
-        if self.outages.final is not None:
-            raise self.outages.final
+        for monitor in self.monitors:
+            if monitor.final is not None:
+                raise monitor.final
         return True
 
     @property

@@ -54,6 +54,10 @@ class Delivering:
         return self.leased.queue
 
     @property
+    def has_opened_table(self) -> bool:
+        return self._opened is not None
+
+    @property
     def _shard(self) -> OpenShard:
         return self.leased.parts[0].shard
 
@@ -100,6 +104,11 @@ class Delivering:
     def release(self, error: BaseException | None = None, unseen: bool = False) -> None:
         """Makes all messages visible. If an append was tried, the messages become undecided instead (TAB-26)."""
         leases.release(self.leased, error, unseen)
+
+    def hand_back(self) -> None:
+        """Makes all messages visible as never received. First blocks an append that was tried (TAB-27)."""
+        for part in (self.anew() or ()) if self.leased.tried else [self]:
+            part.release(unseen=True)
 
     def release_failed(
         self,

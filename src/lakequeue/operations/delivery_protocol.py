@@ -26,7 +26,10 @@ _ANOTHER = (
     "is another table (id {}) than before (id {}): put the earlier table back; if that is impossible, decide with "
     "`lakequeue decide {queue}`, then run `lakequeue repair {queue} --new-delivery-id`"
 )
-_GONE = "is not there: put it back; if it is gone for good, run `lakequeue decide {queue} --again`"
+_GONE = (
+    "is not there: put it back; if it is gone for good, run `lakequeue decide {queue} --again`, "
+    "then `lakequeue repair {queue} --new-delivery-id`"
+)
 
 
 class DeliverySnapshot(Protocol):
