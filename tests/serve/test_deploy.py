@@ -64,7 +64,7 @@ def command_lines() -> dict[str, list[str]]:
 
 
 def test_every_place_has_a_command() -> None:
-    assert len(command_lines()) == 1 + 3 + 6 + 5
+    assert len(command_lines()) == 1 + 3 + 7 + 5
 
 
 def parsed(words: list[str]) -> dict[str, Any]:
