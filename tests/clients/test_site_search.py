@@ -115,6 +115,15 @@ FIRST = {
     **dict.fromkeys(("small files", "optimize"), "guides/tables/#small-files-batch_wait-and-optimize"),
     "upsert": "guides/tables/#upsert-and-merge-a-write-of-your-own",
     "dlq": "guides/dead-letters/",
+    **dict.fromkeys(
+        ("roll back", "bad release"), "guides/dead-letters/#after-a-bad-deploy-pause-roll-back-redrive"
+    ),
+    "quarantine": "guides/dead-letters/",
+    "dedupe": "guides/unique-sends/",
+    **dict.fromkeys(("pytest", "unit test", "mock"), "guides/testing/"),
+    "deployment": "operation/deploying/",
+    "until empty": "guides/running-consumers/#in-cron-ci-or-airflow-consume-until-empty",
+    "environment variable": "reference/cli/#options-of-all-commands-and-environment-variables",
     "stack trace": "guides/dead-letters/#stack-traces",
     "checkpoint": "guides/streams/#checkpoints-and-what-is-sent-or-handled-twice",
     "logs": "operation/logging/",
