@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -192,9 +195,48 @@ def test_a_killed_consumer_of_another_machine(lake: LakeQueue, clock: ManualCloc
     clock.advance(2)
     for told in (warned(lake), shown(console)):
         assert "nobody receives the 1 visible message of orders, the oldest is 1m1s old" in told
-        assert "start its consumers, which were killed or cannot write to the root: packer, process 4711" in told
+        doubt = "were killed, are stopped or frozen, or cannot write to the root"
+        assert f"start its consumers, which {doubt}: packer, process 4711" in told
     report_consumer(orders, "2", ConsumerFile("packer", [orders.key], attrs.evolve(process, seen_at=clock.now())))
     assert "nobody receives" not in warned(lake)
+
+
+def test_a_frozen_consumer_of_a_queue_without_messages(
+    lake: LakeQueue, clock: ManualClock, console: Console
+) -> None:
+    orders = lake.create_queue("orders")
+    process = ConsumerProcess("worker-2", 4711, clock.now(), clock.now(), 0, None)
+    report_consumer(orders, "1", ConsumerFile("packer", [orders.key], process))
+    clock.advance(180)
+    assert "report" not in warned(lake), "it may run"
+    clock.advance(60)
+    for told in (warned(lake), shown(console)):
+        text = "1 consumer of orders no longer reports: packer, process 4711 on worker-2, last report 4m ago"
+        assert text in told and "is stopped or frozen as a paused container is" in told
+    other = attrs.evolve(process, pid=4712, seen_at=clock.now())
+    report_consumer(orders, "2", ConsumerFile("packer", [orders.key], other))
+    health = doctor(lake)
+    assert [each.notice for each in health.concerns if each.kind == "silent"] == [True], "another one runs"
+    clock.advance(3_600)
+    assert "4711" not in warned(lake)
+
+
+def test_a_consumer_that_a_signal_stopped(lake: LakeQueue, clock: ManualClock, console: Console) -> None:
+    orders = lake.create_queue("orders")
+    child = subprocess.Popen([sys.executable, "-c", "import os; os.kill(os.getpid(), 19); input()"], stdin=-1)
+    process = ConsumerProcess(socket.gethostname(), child.pid, clock.now(), clock.now(), 0, None)
+    report_consumer(orders, "1", ConsumerFile("packer", [orders.key], process))
+    os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+    clock.advance(10)
+    for told in (warned(lake), shown(console)):
+        who = f"packer, process {child.pid} on {socket.gethostname()}, last report 10s ago"
+        assert f"a process is stopped, and receives nothing of orders: {who}" in told
+        assert f"kill -CONT {child.pid} on {socket.gethostname()} lets it go on" in told
+    assert " stopped " in run(lake, "consumers", "orders")
+    os.kill(child.pid, signal.SIGCONT)
+    os.waitid(os.P_PID, child.pid, os.WCONTINUED | os.WNOWAIT)
+    assert "stopped" not in warned(lake)
+    child.communicate(b"")
 
 
 def test_a_consumer_whose_delivery_table_fails(lake: LakeQueue, clock: ManualClock, console: Console) -> None:

@@ -113,8 +113,9 @@ def _consumer_rows(each: ActiveConsumer, now: datetime) -> Iterator[list[object]
         yield [name, f"{process.pid} on {process.host}", *held, _handlers(process), since(process.seen_at)]
         held = ["", "", ""]  # of all processes of that name together
     for process in each.silent:
-        gone = f"not since {process.seen_at:%F %T}Z"
-        yield [name, f"{process.pid} on {process.host}", *held, "killed" if process.ended else "killed?", gone]
+        state = "killed" if process.ended else "stopped" if process.stopped else "killed?"
+        gone = since(process.seen_at) if process.stopped else f"not since {process.seen_at:%F %T}Z"
+        yield [name, f"{process.pid} on {process.host}", *held, state, gone]
         held = ["", "", ""]
 
 

@@ -25,7 +25,7 @@ class ConsumerProcess:
         oldest_handler: when the oldest of these calls began. None if no handler ran.
         outage_since: when its storage or delivery table began to fail. None if they worked at ``seen_at``.
         dumps: True if SIGUSR1 prints the stacks of the process's threads.
-        ended: True if the process ran on this machine and no longer runs. Not in the file.
+        ended, stopped: True if the process ran on this machine, and is gone or stopped. Not in the file.
     """
 
     host: str
@@ -37,13 +37,15 @@ class ConsumerProcess:
     dumps: bool = False
     outage_since: datetime | None = None
     ended: bool = False
+    stopped: bool = False
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
     def not_seen(self) -> str:
         """Returns a line with the time of the last report. Used for processes that may have been killed."""
-        return f"{self}, {'killed, last seen' if self.ended else 'not seen since'} {self.seen_at:%F %T}Z"
+        state = "killed, last seen" if self.ended else "stopped, last seen" if self.stopped else "not seen since"
+        return f"{self}, {state} {self.seen_at:%F %T}Z"
 
 
 @attrs.frozen
@@ -54,7 +56,7 @@ class ConsumerFile:
         requests: number of storage requests, by kind.
         damaged: when the process last met damaged messages of a queue, by the queue's key.
         pid_space: identifies the machine and container in which the process id is valid. None if unknown.
-        silent: True if the process has ended, or has not written the file for too long. Not in the file.
+        silent: True if the process has ended, is stopped, or has not written the file for long. Not in the file.
     """
 
     name: str
@@ -68,7 +70,7 @@ class ConsumerFile:
 
     def json(self) -> str:
         written = attrs.asdict(self, value_serializer=lambda _, __, value: _plain(value))
-        del written["silent"], written["process"]["ended"]
+        del written["silent"], written["process"]["ended"], written["process"]["stopped"]
         return json.dumps(written)
 
 

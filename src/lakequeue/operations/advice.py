@@ -13,8 +13,8 @@ import attrs
 from lakequeue.model.secrets import command_prefix
 
 KINDS = (
-    *("expiring", "full", "outage", "stuck", "abandoned", "undecided", "schedule fails", "schedule overdue"),
-    *("unread", "poison", "dead letters", "growing", "paused", "waiting"),
+    *("expiring", "full", "outage", "stuck", "abandoned", "silent", "undecided", "schedule fails"),
+    *("schedule overdue", "unread", "poison", "dead letters", "growing", "paused", "waiting"),
 )
 """Kinds of concerns, most urgent first."""
 URGENT = ("expiring", "full")

@@ -17,7 +17,7 @@ from lakequeue.model.clock import MICROS, shown_duration, to_micros
 from lakequeue.model.pauses import ENDS, resumed_at
 from lakequeue.operations.advice import Concern, ErrorCount, Remedy
 from lakequeue.operations.browse import Search, page
-from lakequeue.operations.consumer_concerns import UNREAD_SECONDS, outage, stuck, waiting
+from lakequeue.operations.consumer_concerns import SILENT_SECONDS, UNREAD_SECONDS, outage, silent, stuck, waiting
 from lakequeue.operations.consumers import ActiveConsumer, Running, consumers
 from lakequeue.operations.depth import Depth, depth
 from lakequeue.operations.results import QueueCounts
@@ -28,11 +28,8 @@ from lakequeue.storage import stats_rows
 from lakequeue.storage.catalog import QueueRow
 
 KILLED_SECONDS = 60
-"""Replaces ``UNREAD_SECONDS`` if no consumer runs, and one was killed up to ``KILLED_WITHIN`` seconds ago."""
-KILLED_WITHIN = 3600
-"""Seconds from the last report that a killed consumer wrote until ``KILLED_SECONDS`` no longer applies."""
-PAUSED_SECONDS = 24 * 3600
-"""Seconds for which a pause is a notice, and no warning."""
+"""Replaces ``UNREAD_SECONDS`` if no consumer runs, and one was killed up to ``SILENT_SECONDS`` ago."""
+PAUSED_SECONDS = 24 * 3600  # a shorter pause is a notice, and no warning
 POISON_RECEIVES = 10
 """Receive count from which the oldest message of a queue without a dead-letter queue counts as poison."""
 GROWTH_SECONDS = 3600
@@ -132,7 +129,8 @@ def found(
         short = pause.since is not None and seconds <= min(PAUSED_SECONDS, retention)
         concern = Concern(name, "paused", text, steps=steps, brief=what, since=pause.since, reason=reason)
         yield attrs.evolve(concern, group=pause.group, notice=short)
-    age = counts.oldest_age or 0.0
+    age, seconds = counts.oldest_age or 0.0, unreceived(attributes, now, known)
+    unread = not (sources and now.stored) and seconds > _unread_after(now, known)
     yield from _expiring(name, attributes, now, sources)
     if sources and now.stored:
         text = f"{name} has {counted(now.stored, 'dead letter')} of {', '.join(sources)}"
@@ -143,7 +141,7 @@ def found(
         )
         brief = counted(now.stored, "dead letter")
         yield Concern(name, "dead letters", text, _caution(sources), steps, brief, number=now.stored)
-    elif (seconds := unreceived(attributes, now, known)) > _unread_after(now, known):
+    elif unread:
         yield _unread(name, attributes, now, known, seconds)
     elif _has_grown(counts.visible, before) and not attributes.paused:
         text = f"{name} grew from {before:,} to {counted(counts.visible, 'visible message')} within an hour"
@@ -165,6 +163,7 @@ def found(
         brief = f"{counts.undecided:,} undecided"
         yield Concern(name, "undecided", text, hint, steps, brief, number=counts.undecided)
     yield from outage(name, attributes, now, known)
+    yield from silent(name, now, known, unread)
     yield from stuck(name, attributes, now, known)
 
 
@@ -173,7 +172,7 @@ def _caution(sources: Sequence[str]) -> str:
 
 
 def _unread_after(now: Depth, known: Sequence[ActiveConsumer]) -> float:
-    since = now.at - KILLED_WITHIN * MICROS
+    since = now.at - SILENT_SECONDS * MICROS
     killed = any(to_micros(process.seen_at) >= since for each in known for process in each.silent)
     return KILLED_SECONDS if killed and not any(each.processes for each in known) else UNREAD_SECONDS
 
@@ -190,12 +189,13 @@ def _unread(
     if processes := [process for each in known for process in each.processes]:
         text += f", though {counted(len(processes), 'consumer')} of it run{'s' * (len(processes) == 1)}"
         hint = f"see what their log says: {', '.join(map(str, processes[:3]))}"
-    elif silent := [(each.consumer, process) for each in known for process in each.silent]:
-        silent.sort(key=lambda each: each[1].seen_at, reverse=True)
-        last = "; ".join(f"{consumer}, {process.not_seen()}" for consumer, process in silent[:3])
-        doubt = "" if all(process.ended for _, process in silent) else " or cannot write to the root"
+    elif gone := [(each.consumer, process) for each in known for process in each.silent]:
+        gone.sort(key=lambda each: each[1].seen_at, reverse=True)
+        last = "; ".join(f"{consumer}, {process.not_seen()}" for consumer, process in gone[:3])
+        ended = all(process.ended for _, process in gone)
+        doubt = "" if ended else ", are stopped or frozen, or cannot write to the root"
         hint = f"start its consumers, which were killed{doubt}: {last}"
-        brief += f", {counted(len(silent), 'consumer')} killed"
+        brief += f", {counted(len(gone), 'consumer')} {'killed' if ended else 'without a report'}"
     steps = [Remedy(f"lakequeue peek {shlex.quote(name)}", "shows the messages that wait longest")]
     policy = attributes.redrive
     if policy is not None and now.receives >= policy.max_receive_count and not processes:

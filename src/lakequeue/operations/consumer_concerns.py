@@ -16,6 +16,8 @@ from lakequeue.operations.results import QueueCounts
 
 UNREAD_SECONDS = 15 * 60
 """Seconds after which a queue counts as unread: it has visible messages, and nobody receives them."""
+SILENT_SECONDS = 3600
+"""Seconds from the last report of a consumer for which its silence is a concern."""
 OUTAGE_SECONDS = 5 * 60  # as the alert LakequeueConsumerOutage
 STUCK_SECONDS = 3600
 """Seconds after which a consumer that holds a message is stuck, unless the visibility timeout is longer."""
@@ -51,6 +53,33 @@ def outage(
         yield Concern(name, "outage", f"{text}: {first}{more}", hint, [step], f"an outage of {some} for {lasts}")
 
 
+def silent(name: str, now: Depth, known: Sequence[ActiveConsumer], named: bool) -> Iterator[Concern]:
+    """Yields concerns about processes that do not report. ``named``: those that may be killed were named."""
+    gone, runs = list[str](), any(each.processes for each in known)
+    for each in known:
+        for one in each.silent:
+            seconds = (now.at - to_micros(one.seen_at)) / MICROS
+            who = f"{each.consumer}, {one}, last report {shown_duration(seconds)} ago"
+            if one.stopped:
+                text = f"a process is stopped, and receives nothing of {name}: {who}"
+                hint = "messages that it holds come back after their visibility timeout"
+                steps = (
+                    Remedy(f"kill -CONT {one.pid}", f"on {one.host} lets it go on"),
+                    Remedy(f"kill -9 {one.pid}", f"on {one.host} ends it instead"),
+                )
+                yield Concern(name, "silent", text, hint, steps, f"{each.consumer} is stopped")
+            elif not one.ended and not named and seconds <= SILENT_SECONDS:
+                gone.append(who)
+    if gone:
+        some = counted(len(gone), "consumer")
+        text = f"{some} of {name} no longer report{'s' * (len(gone) == 1)}: {'; '.join(gone[:3])}"
+        hint = "a process was killed, is stopped or frozen as a paused container is, or cannot write to the root"
+        step = Remedy(
+            f"lakequeue consumers {shlex.quote(name)}", "on the same host says if it was killed or is stopped"
+        )
+        yield Concern(name, "silent", text, hint, (step,), f"{some} without a report", notice=runs)
+
+
 def stuck(
     name: str, attributes: QueueAttributes, now: Depth, known: Sequence[ActiveConsumer]
 ) -> Iterator[Concern]:
@@ -69,7 +98,8 @@ def stuck(
                 f"{who} has held a message for {lasts}{f', {now.counts.visible:,} wait' * blocked}",
             )
             if each.silent and not each.processes:
-                text, brief = f"{text}; {each.silent[0].not_seen()}", f"{brief}, its process was killed"
+                state = "is stopped" if each.silent[0].stopped else "was killed"
+                text, brief = f"{text}; {each.silent[0].not_seen()}", f"{brief}, its process {state}"
             steps, gone = _release(shlex.quote(name), each), None if each.processes else each.consumer
             others = [process for process in each.processes if not process.dumps]  # not `lakequeue consume`
             hint = (

@@ -42,7 +42,7 @@ class ActiveConsumer:
     processes: Sequence[ConsumerProcess] = ()
     """Processes with a ``Consumer`` of this name that reported in the last three minutes."""
     silent: Sequence[ConsumerProcess] = ()
-    """Processes of this consumer that stopped reporting, usually because they were killed."""
+    """Processes of this consumer that stopped reporting, or are stopped. Most were killed."""
     returns_at: datetime | None = None
     """When the last of the messages in flight becomes visible, unless it is extended; None without messages."""
     spent: int = 0
@@ -109,8 +109,10 @@ def running_consumers(root: Root) -> Running:
         _log.debug("the files of running consumers cannot be read: %s", error)
         files = []
     for file in files:
-        if _has_ended(file):
-            file = attrs.evolve(file, process=attrs.evolve(file.process, ended=True), silent=True)
+        if (ended := _has_ended(file)) or _is_stopped(file):
+            file = attrs.evolve(
+                file, process=attrs.evolve(file.process, ended=ended, stopped=not ended), silent=True
+            )
         for key in file.queues:
             found.setdefault(key, []).append(file)
     return found
@@ -141,16 +143,27 @@ def damage_reports(running: Running, now: int) -> dict[str, DamageReport]:
 
 def _has_ended(file: ConsumerFile) -> bool:
     """True if the process has ended. False if it runs, or if this process cannot see it."""
-    process = file.process
-    if process.pid <= 0 or process.host != socket.gethostname() or file.pid_space != (_pid_space() or "unknown"):
+    if not _is_here(file):
         return False
     try:
-        os.kill(process.pid, 0)
+        os.kill(file.process.pid, 0)
     except ProcessLookupError:
         return True
     except (OSError, OverflowError):  # it belongs to another user, or the file is not ours
         pass
     return False
+
+
+def _is_stopped(file: ConsumerFile) -> bool:
+    try:  # the state follows the command's name, which may have parentheses
+        return _is_here(file) and b") T " in Path(f"/proc/{file.process.pid}/stat").read_bytes()
+    except OSError:
+        return False
+
+
+def _is_here(file: ConsumerFile) -> bool:
+    here, process = file.pid_space == (_pid_space() or "unknown"), file.process
+    return here and process.pid > 0 and process.host == socket.gethostname()
 
 
 def _pid_space() -> str | None:

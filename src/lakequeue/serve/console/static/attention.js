@@ -18,6 +18,7 @@ const KINDS = {
   outage: ["warn", "consumers", "alerts#lakequeueconsumeroutage"],
   stuck: ["warn", "consumers", "alerts#lakequeuehandlerstuck"],
   abandoned: ["warn", "messages", "alerts#lakequeuehandlerstuck"],
+  silent: ["warn", "consumers", "alerts#lakequeueconsumerdown"],
   undecided: ["warn", "messages", "alerts#lakequeueundecided"],
   "schedule fails": ["warn", "#/schedules", "alerts#lakequeueschedulefails"],
   "schedule overdue": ["warn", "#/schedules", "alerts#lakequeueschedulefails"],
@@ -28,7 +29,7 @@ const KINDS = {
   paused: ["warn", "messages", "alerts#lakequeuepausedlong"],
   waiting: ["warn", "messages", "alerts#lakequeuenobodyreceives"],
 };
-const MARKS = { expiring: ["deleted soon", "bad"], full: ["at a limit", "bad"], outage: ["a consumer's storage fails", "warn"], stuck: ["handler may hang", "warn"], abandoned: ["a killed consumer holds messages", "warn"], undecided: ["undecided", "warn"], unread: ["nobody receives", "warn"], growing: ["growing", "warn"] };
+const MARKS = { expiring: ["deleted soon", "bad"], full: ["at a limit", "bad"], outage: ["a consumer's storage fails", "warn"], stuck: ["handler may hang", "warn"], abandoned: ["a killed consumer holds messages", "warn"], silent: ["a consumer does not report", "warn"], undecided: ["undecided", "warn"], unread: ["nobody receives", "warn"], growing: ["growing", "warn"] };
 
 export async function resume(name, group, reload) {
   try {
