@@ -901,7 +901,10 @@ def test_an_idle_consumer_is_shown_with_its_process(console: Console, lake: Lake
     at = "2026-01-01T00:00:00Z"
     known = {"host": "worker-1", "pid": 4711, "started_at": at, "seen_at": at, "handlers": 0}
     shown |= {
-        "processes": [known | {"oldest_handler": None, "dumps": False, "outage_since": None, "ended": False}],
+        "processes": [
+            known
+            | {"oldest_handler": None, "dumps": False, "outage_since": None, "ended": False, "stopped": False}
+        ],
         "silent": [],
         "returns_at": None,
         "spent": 0,

@@ -59,6 +59,9 @@ def run(lake: LakeQueue, *command: str) -> str:
     return done.output
 
 
+RUNS = ConsumerProcess("worker-2", 4711, ManualClock().now(), ManualClock().now(), 0, None)
+
+
 def test_a_full_disk(tmp_path: Path) -> None:
     with mounted(tmp_path / "disk") as place, opened(place / "root") as (lake, console):
         orders, old = lake.create_queue("orders"), lake.create_queue("old")
@@ -261,6 +264,45 @@ def test_a_consumer_whose_delivery_table_fails(lake: LakeQueue, clock: ManualClo
     process = attrs.evolve(process, outage_since=None)
     report()
     assert "has failed" not in warned(lake)
+
+
+def test_a_bad_deploy_that_still_runs(lake: LakeQueue, clock: ManualClock, console: Console) -> None:
+    def fails(message: Message, context: Context) -> None:
+        raise ConnectionError("the bank does not answer")
+
+    lake.create_queue("letters")
+    pay = lake.create_queue("pay", dead_letter_queue="letters", max_receive_count=1)
+
+    def send(number: int) -> None:
+        pay.send_batch([SendEntry(str(each)) for each in range(number)])
+        Consumer(pay, fails, retry_failed_at_once=True).run(until_empty=True)
+        report_consumer(pay, "1", ConsumerFile("packer", [pay.key], attrs.evolve(RUNS, seen_at=clock.now())))
+
+    def steps() -> list[list[str]]:
+        [concern] = [each for each in doctor(lake).concerns if each.kind == "dead letters"]
+        [shown] = [each for each in console.get("attention")["concerns"] if each["kind"] == "dead letters"]
+        assert [step.command for step in concern.steps] == [step["command"] for step in shown["steps"]]
+        assert ("and more come while consumers of pay run" in concern.text) == (shown["may"] == ["pause"])
+        return [step.command.split()[1:3] for step in concern.steps]
+
+    calm = [["peek", "letters"], ["redrive", "letters"]]
+    send(2)
+    assert steps() == calm
+    clock.advance(31)
+    send(1)
+    assert steps() == [["pause", "pay"], calm[0], ["resume", "pay"], calm[1]]
+    pay.pause("a bad deploy")
+    clock.advance(31)
+    assert steps() == calm, "it is paused"
+    pay.resume()
+    clock.advance(300)
+    report_consumer(pay, "1", ConsumerFile("packer", [pay.key], attrs.evolve(RUNS, seen_at=clock.now())))
+    assert steps() == calm, "no more come"
+    clock.advance(31)
+    send(3)
+    Path(lake.root, "consumers", "1.json").unlink()
+    clock.advance(31)
+    assert steps() == calm, "no consumer runs"
 
 
 def test_a_forgotten_pause(tmp_path: Path) -> None:

@@ -150,6 +150,20 @@ class Concern:
         every = Remedy(redrive.command, "sends all back, once the causes are fixed")
         return attrs.evolve(named, steps=(peek, *some, every))
 
+    def while_failing(self, sources: Sequence[str]) -> Concern:
+        """Returns a copy with commands that first pause ``sources``, whose messages become dead letters now."""
+        if not sources:
+            return self
+        pauses = [
+            Remedy(f"lakequeue pause {shlex.quote(name)}", "if most fail: no more become dead letters")
+            for name in sources
+        ]
+        resumes = [Remedy(f"lakequeue resume {shlex.quote(name)}", "once the cause is fixed") for name in sources]
+        peek, *redrives = self.steps
+        text = f"{self.text}, and more come while consumers of {', '.join(sources)} run"
+        steps = (*pauses, peek, *resumes, *redrives)
+        return attrs.evolve(self, text=text, brief=f"{self.brief}, and more come", steps=steps)
+
 
 def _of_error(error: str) -> str:
     return f"--error {shlex.quote(error)}" if error else '--where "dead_letter_reason IS NULL"'

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from textwrap import shorten
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ import attrs
 from lakequeue.errors import LakeQueueError, counted
 from lakequeue.model import redrive_policies
 from lakequeue.model.attributes import QueueAttributes
-from lakequeue.model.clock import MICROS, shown_duration, to_micros
+from lakequeue.model.clock import MICROS, from_micros, shown_duration, to_micros
 from lakequeue.model.pauses import ENDS, resumed_at
 from lakequeue.operations.advice import Concern, ErrorCount, Remedy
 from lakequeue.operations.browse import Search, page
@@ -42,24 +43,29 @@ FULL_SHARE = 0.95
 """A queue is full if a count, such as its messages in flight, has reached this share of the count's limit."""
 EXPIRING_SHARE = 0.25
 """A warning is given if the oldest message expires within this share of the retention period."""
+COMING, COMING_SECONDS = 3, 5 * 60
+"""Dead letters of a queue still come if this number of them arrived within the last ``COMING_SECONDS``."""
 LETTERS = 1_000
 """Maximum number of a queue's dead letters that are read to count their errors. The newest are read first."""
 EXAMPLE = 160
 """Maximum number of characters of an error message that is quoted as an example."""
 
 
-def of_queue(queue: OpenQueue, sources: Sequence[str], before: int | None, running: Running) -> list[Concern]:
-    """Reads the depth and the ledger of a queue. Returns the concerns about the queue; see ``found``."""
+def of_queue(
+    queue: OpenQueue, sources: Sequence[str], before: int | None, running: Running, consumed: Collection[str]
+) -> list[Concern]:
+    """Returns the concerns about a queue; see ``found``. ``consumed``: names of queues that consumers receive."""
     now = depth(queue)
     letters = letters_of(queue) if sources and now.stored else LetterCounts()
     concerns = found(queue.name, queue.attributes, now, consumers(queue, running), letters.among(sources), before)
-    return [_examined(queue, each, letters) for each in concerns]
+    failing = letters.coming(from_micros(now.at), consumed)
+    return [_examined(queue, each, letters, failing) for each in concerns]
 
 
-def _examined(queue: OpenQueue, concern: Concern, letters: LetterCounts) -> Concern:
+def _examined(queue: OpenQueue, concern: Concern, letters: LetterCounts, failing: Sequence[str]) -> Concern:
     """Adds to a concern what only a read of messages, or of the delivery table, can find."""
     if concern.kind == "dead letters":
-        return concern.with_errors(letters.errors)
+        return concern.with_errors(letters.errors).while_failing(failing)
     if concern.kind != "undecided" or (why := unable_to_decide(queue)) is None:
         return concern
     quoted = shlex.quote(queue.name)
@@ -78,10 +84,16 @@ class LetterCounts(NamedTuple):
     """By error class, most frequent class first. The class is an empty text if no consumer reported an error."""
     sources: Mapping[str, int] | None = None
     """Number by the name of the source queue. None if there may be more dead letters than were read."""
+    came: Mapping[str, datetime] = {}
+    """When the ``COMING``-th newest dead letter of a source queue arrived, by the queue's name."""
 
     def among(self, sources: Sequence[str]) -> Sequence[str]:
         """Returns the sources that have dead letters here; all if that is unknown."""
         return [name for name in sources if name in (self.sources or ())] or sources
+
+    def coming(self, now: datetime, consumed: Collection[str]) -> Sequence[str]:
+        since = now - timedelta(seconds=COMING_SECONDS)
+        return [name for name, at in self.came.items() if at >= since and name in consumed]
 
 
 def letters_of(queue: OpenQueue) -> LetterCounts:
@@ -89,16 +101,20 @@ def letters_of(queue: OpenQueue) -> LetterCounts:
     try:
         letters = page(
             Search(queue, None, LETTERS, newest=True),
-            lambda letters: [(letter.dead_letter_reason, letter.source_queue) for letter in letters],
+            lambda letters: [(each.dead_letter_reason, each.source_queue, each.moved_at) for each in letters],
         )
     except LakeQueueError:  # damage, which a check reports
         return LetterCounts()
-    known = [("", "") if reason is None else (reason.error, reason.text) for reason, _ in letters]
+    known = [("", "") if reason is None else (reason.error, reason.text) for reason, *_ in letters]
     examples = {error: shorten(text, EXAMPLE, placeholder="…") for error, text in reversed(known)}
     numbers = Counter(error for error, _ in known).most_common()
     errors = {error: ErrorCount(number, examples[error]) for error, number in numbers}
-    sources = Counter(source for _, source in letters if source is not None)
-    return LetterCounts(errors, sources if len(letters) < LETTERS else None)
+    sources = Counter(source for _, source, _ in letters if source is not None)
+    arrived = {
+        name: sorted(at for _, source, at in letters if source == name and at is not None) for name in sources
+    }
+    came = {name: instants[-COMING] for name, instants in arrived.items() if len(instants) >= COMING}
+    return LetterCounts(errors, sources if len(letters) < LETTERS else None, came)
 
 
 def found(
@@ -114,28 +130,14 @@ def found(
     ``GROWTH_SECONDS`` ago; None if unknown.
     """
     counts, quoted = now.counts, shlex.quote(name)
-    for pause in attributes.pauses:
-        what = "paused" if pause.group is None else f"group {pause.group} paused"
-        seconds = 0.0 if pause.since is None else (now.at - to_micros(pause.since)) / MICROS
-        retention = attributes.message_retention_period
-        late = f"longer than the retention period of {shown_duration(retention)}: older messages have expired"
-        ends = f"; {late}" if seconds > retention else ""
-        reason = f"{pause.with_reason('')}{ends}"
-        steps: Sequence[Remedy] = (Remedy(pause.command(name), ENDS),)
-        text = f"{pause.of(name)}{ends}"
-        if pause.group is None and counts.visible and not ends:
-            left = retention - (counts.oldest_age or 0.0)
-            text += f"; {waiting(counts)}, the first expires in {shown_duration(left)}"
-        short = pause.since is not None and seconds <= min(PAUSED_SECONDS, retention)
-        concern = Concern(name, "paused", text, steps=steps, brief=what, since=pause.since, reason=reason)
-        yield attrs.evolve(concern, group=pause.group, notice=short)
+    yield from _pauses(name, attributes, now)
     age, seconds = counts.oldest_age or 0.0, unreceived(attributes, now, known)
     unread = not (sources and now.stored) and seconds > _unread_after(now, known)
     yield from _expiring(name, attributes, now, sources)
     if sources and now.stored:
         text = f"{name} has {counted(now.stored, 'dead letter')} of {', '.join(sources)}"
         text = f"{text}, the oldest {shown_duration(age)} old"
-        steps = (
+        steps: Sequence[Remedy] = (
             Remedy(f"lakequeue peek {quoted}", "shows why"),
             Remedy(f"lakequeue redrive {quoted}", "sends them back, once the cause is fixed"),
         )
@@ -165,6 +167,25 @@ def found(
     yield from outage(name, attributes, now, known)
     yield from silent(name, now, known, unread)
     yield from stuck(name, attributes, now, known)
+
+
+def _pauses(name: str, attributes: QueueAttributes, now: Depth) -> Iterator[Concern]:
+    counts = now.counts
+    for pause in attributes.pauses:
+        what = "paused" if pause.group is None else f"group {pause.group} paused"
+        seconds = 0.0 if pause.since is None else (now.at - to_micros(pause.since)) / MICROS
+        retention = attributes.message_retention_period
+        late = f"longer than the retention period of {shown_duration(retention)}: older messages have expired"
+        ends = f"; {late}" if seconds > retention else ""
+        reason = f"{pause.with_reason('')}{ends}"
+        steps = (Remedy(pause.command(name), ENDS),)
+        text = f"{pause.of(name)}{ends}"
+        if pause.group is None and counts.visible and not ends:
+            left = retention - (counts.oldest_age or 0.0)
+            text += f"; {waiting(counts)}, the first expires in {shown_duration(left)}"
+        short = pause.since is not None and seconds <= min(PAUSED_SECONDS, retention)
+        concern = Concern(name, "paused", text, steps=steps, brief=what, since=pause.since, reason=reason)
+        yield attrs.evolve(concern, group=pause.group, notice=short)
 
 
 def _caution(sources: Sequence[str]) -> str:

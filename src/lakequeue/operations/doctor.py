@@ -9,6 +9,7 @@ import attrs
 
 from lakequeue.errors import DamagedTable, LakeQueueError
 from lakequeue.model import redrive_policies
+from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import MICROS
 from lakequeue.model.damage import Finding
 from lakequeue.model.pauses import Pause
@@ -191,6 +192,12 @@ def doctor(root: Root) -> RootHealth:
     health.longest_handler = LongestHandler.of(running, {row.key: row.name for row in living})
     met = damage_reports(running, root.now())
     health.met = {row.name: met[row.key] for row in living if row.key in met}
+    consumed = {
+        row.name
+        for row in living
+        if not QueueAttributes.from_wire(row.attributes).paused
+        and any(not file.silent for file in running.get(row.key, ()))
+    }
     for row in living:
         queue = OpenQueue(root, row)
         try:
@@ -205,7 +212,7 @@ def doctor(root: Root) -> RootHealth:
                 health.paused_groups[row.name] = queue.attributes.reasons
             if queue.attributes.pauses:
                 health.pauses[row.name] = queue.attributes.pauses
-            health.concerns += of_queue(queue, sources.get(row.place, ()), earlier.get(row.key), running)
+            health.concerns += of_queue(queue, sources.get(row.place, ()), earlier.get(row.key), running, consumed)
             for counts in by_shard(queue):
                 runs, files, committed_at = queue.shards[counts.shard].ledger.size()
                 newest = max(newest, committed_at)

@@ -166,7 +166,14 @@ class Attention:
             root, upkeep = [], []
             damaged = [each for each in damaged if each["queue"] == only]
             found = [each for each in found if each.queue == only]
-        listed = damaged + [self._for(caller, each, seen.letters) for each in found[:MOST]]
+        consumed = {
+            queue.name
+            for queue, state in seen.queues
+            if not (isinstance(state, LakeQueueError) or settings(queue).paused)
+            and caller.may("GetQueueAttributes", queue.name)
+            and any(each.processes for each in state[1])
+        }
+        listed = damaged + [self._for(caller, each, seen.letters, consumed) for each in found[:MOST]]
         return {
             "root": root + upkeep,
             "urgent": bool(root),
@@ -285,10 +292,14 @@ class Attention:
             steps = [Remedy("lakequeue list", "shows the reason")]
             yield _of_root(Advice(text, steps=steps), "alerts#lakequeuestorageunreadable")
 
-    @staticmethod
-    def _for(caller: Caller, concern: Concern, letters: dict[str, LetterCounts]) -> dict[str, Any]:
-        if concern.kind == "dead letters" and caller.may("ReceiveMessage", concern.queue):
-            concern = concern.with_errors(letters.get(concern.queue, LetterCounts()).errors)
+    def _for(
+        self, caller: Caller, concern: Concern, letters: dict[str, LetterCounts], consumed: set[str]
+    ) -> dict[str, Any]:
+        if concern.kind == "dead letters":
+            counted = letters.get(concern.queue, LetterCounts())
+            if caller.may("ReceiveMessage", concern.queue):
+                concern = concern.with_errors(counted.errors)
+            concern = concern.while_failing(counted.coming(self._lake.clock.now(), consumed))
         since = concern.since and format_instant(concern.since)
         return attrs.asdict(concern) | {"since": since, "may": _may(caller, concern)}
 
@@ -328,6 +339,9 @@ def _of_root(advice: Advice, runbook: str, **more: Any) -> dict[str, Any]:
 def _may(caller: Caller, concern: Concern) -> list[str]:
     """Returns the console's actions against a problem, without actions that the caller may not do."""
     wanted = {"paused": ["resume"], "dead letters": ["redrive"]}.get(concern.kind, [])
+    verb, name = concern.steps[0].command.split()[1:3] if concern.kind == "dead letters" else ("", "")
+    if verb == "pause":  # a redrive now would only fail again
+        return ["pause"] if caller.may(PAUSE, name) else []
     if concern.kind == "expiring":
         verbs = [step.command.split()[1] for step in concern.steps]
         wanted = [_COMMANDS[verb] for verb in verbs if verb in _COMMANDS]

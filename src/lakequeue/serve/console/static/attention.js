@@ -1,6 +1,6 @@
 // What needs attention: a card above the list of queues, and the marks of queues in the list.
 
-import { freeHeld, KILLED, redrive } from "./actions.js";
+import { freeHeld, KILLED, pause, redrive } from "./actions.js";
 import { keepLonger } from "./queues.js";
 import { lettersHash, queueHash } from "./address.js";
 import { get, post, queuePath } from "./api.js";
@@ -126,10 +126,12 @@ export function attention(signal, reload, only = null) {
   // The buttons of a queue's concerns, each once.
   function buttons(queue, list) {
     const made = new Map();
-    for (const { may = [], group, consumer, kind, hint } of list) {
-      for (const action of only === null ? may : may.filter((each) => each === "keep" || each === "free")) {
+    for (const { may = [], group, consumer, kind, hint, steps = [] } of list) {
+      for (const action of only === null ? may : may.filter((each) => ["keep", "free", "pause"].includes(each))) {
         const of = group === null || group === undefined ? "" : ` ${group}`;
+        const source = steps[0]?.command.split(" ")[2]; // whose messages become dead letters now
         const [label, click] = {
+          pause: [`Pause ${source}…`, () => open(source, (known) => pause(known, again))],
           resume: [`Resume${of}`, () => resume(queue, group, again)],
           redrive: ["Redrive…", () => open(queue, (known) => redrive(known, again))],
           free: ["Free its messages…", () => open(queue, (known) => freeHeld(known, consumer, again, kind === "abandoned" ? hint : null))],
