@@ -1271,6 +1271,32 @@ def test_the_error_of_a_damaged_queue_says_how_to_repair_it(lake: LakeQueue, vis
     shows(visit.button("Send…")).to_be_enabled()
 
 
+@pytest.mark.parametrize(
+    ("prefix", "place"),
+    [
+        (None, ""),
+        ("lakequeue --root /srv/lakequeue", ""),
+        ("docker compose exec server lakequeue", "docker compose exec server "),
+        ("runuser -u lakequeue -- /opt/lakequeue/bin/lakequeue --root /srv/queues", "runuser -u lakequeue -- "),
+    ],
+)
+def test_a_copy_of_damaged_tables_is_made_where_the_commands_run(
+    lake: LakeQueue, visiting: Visiting, prefix: str | None, place: str
+):
+    queue = LakeQueue(lake.root).create_queue("torn-there")
+    queue.send("a")
+    live(Path(messages_of(queue)))[0].unlink()
+    allowed = ["clipboard-read", "clipboard-write"]
+    with serving(lake, command_prefix=prefix) as server, visiting(server.url, permissions=allowed) as visit:
+        page = visit.open("#/q/torn-there")
+        copying = page.get_by_role("region", name="What needs attention").locator("li", has_text="cp -a").last
+        copying.get_by_role("button", name="Copy").click()
+        whole = f"{place}cp -a {lake.root}/q/{queue._runtime.key} COPY"
+        shows(page.locator(".toast")).to_contain_text(f"Copied: {whole}")
+        assert page.evaluate("navigator.clipboard.readText()") == whole
+    lake.delete_queue("torn-there")
+
+
 def test_the_page_of_a_queue_that_cannot_be_read_is_what_helps(lake: LakeQueue, visiting: Visiting):
     queue = LakeQueue(lake.root).create_queue("torn-whole")
     queue.send("a")

@@ -138,9 +138,14 @@ export function setPrefix(text) {
   prefix = text ?? prefix;
 }
 
+// The prefix without lakequeue and its options, such as of a container: the files of a root are where lakequeue runs.
+function place() {
+  return /^((?:.*?\s)??)(?:\S*\/)?lakequeue(?: --\w.*)?$/.exec(prefix)?.[1] ?? "";
+}
+
 // A command, or another text to take away, with a button that copies it.
 export function copied(text) {
-  const whole = () => text.replace(/^lakequeue (?!--root)/, () => `${prefix} `);
+  const whole = () => text.replace(/^lakequeue (?!--root)/, () => `${prefix} `).replace(/^cp -a /, () => `${place()}cp -a `);
   const click = () => copy(whole()).then(() => toast(`Copied: ${whole()}`, "done copied"), (error) => toast(error.message, "wrong"));
   return [el("code", {}, text), " ", el("button", { type: "button", class: "small", click }, "Copy")];
 }
