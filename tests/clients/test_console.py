@@ -678,7 +678,10 @@ def test_a_server_with_keys_lets_in_who_has_one(lake: LakeQueue, visiting: Visit
 
 
 def test_a_key_of_some_queues_opens_them_by_name_and_signs_out(lake: LakeQueue, visiting: Visiting):
-    lake.create_queue("orders").send("a")
+    for name in "orders", "secret":
+        lake.create_queue(name).send("a")
+        lake.queue(name).receive(consumer="packer", visibility_timeout=3_600)
+        lake.schedules.add(f"kept-{name}", name, "report", cron="0 2 * * *")
     rule = file_keys.AccessRule(("orders",), frozenset({"GetQueueAttributes", "ReceiveMessage"}))
     keys = file_keys.Keys({"viewer": file_keys.Key("viewer", "0123456789abcdef", (rule,))})
     with serving(lake, access=keys) as server, visiting(server.url) as visit:
@@ -695,10 +698,20 @@ def test_a_key_of_some_queues_opens_them_by_name_and_signs_out(lake: LakeQueue, 
         page.keyboard.press("Enter")
         shows(page.locator("td.at-body")).to_have_text("a")
         shows(page.locator("#about")).to_contain_text("viewer")
-        page.go_back()
+        for name in "Schedules", "Workers":
+            page.get_by_role("link", name=name).click()
+            shows(page.get_by_role("heading", name=name)).to_be_visible()
+            shows(page.get_by_text(f"{name.lower()} of other queues are hidden")).to_be_visible()
+            shows(page.get_by_role("row").nth(1)).to_contain_text("orders")
+            shows(page.get_by_role("row")).to_have_count(2)
+            shows(page.locator("#fault")).to_be_hidden()
+        page.get_by_role("link", name="Queues").click()
         shows(page.get_by_label("Name of the queue")).to_be_visible()
         visit.button("Sign out").click()
         shows(page.get_by_role("heading", name="Sign in")).to_be_visible()
+    for name in "orders", "secret":
+        lake.schedules.remove(f"kept-{name}")
+        lake.delete_queue(name)
 
 
 def test_the_address_of_the_server_leads_to_the_console_which_shows_the_root(lake: LakeQueue, visit: Visit):

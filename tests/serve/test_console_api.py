@@ -912,7 +912,8 @@ def test_an_idle_consumer_is_shown_with_its_process(console: Console, lake: Lake
     }
     assert console.get("queues/orders/consumers") == {"consumers": [shown], "total": 1}
     assert console.get("queues/others/consumers") == {"consumers": [], "total": 0}
-    assert console.get("workers")["workers"] == [{"queue": "orders", "slow": False} | shown]
+    workers = console.get("workers")
+    assert (workers["workers"], workers["limited"]) == ([{"queue": "orders", "slow": False} | shown], False)
 
 
 @pytest.mark.spec("DLQ-4")

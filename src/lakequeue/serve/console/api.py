@@ -178,7 +178,7 @@ class ConsoleApi:
     def workers(self, caller: Caller, name: str, given: Parameters) -> Answer:
         given.end()
         found = self._attention.workers(caller)
-        return {"workers": found[:MAX_ROWS], "total": len(found)} | self._place(caller)
+        return {"workers": found[:MAX_ROWS], "total": len(found)} | self._partly(caller)
 
     def schedules(self, caller: Caller, name: str, given: Parameters) -> Answer:
         given.end()
@@ -190,7 +190,7 @@ class ConsoleApi:
                 for row in self._lake.schedules.list()
                 if caller.may("GetQueueAttributes", row.queue)
             ]
-        } | self._place(caller)
+        } | self._partly(caller)
 
     def change_schedule(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Pauses a schedule, resumes a schedule, or sends the message of a schedule now."""
@@ -203,6 +203,9 @@ class ConsoleApi:
             raise refusal(schedule or "", "name", "There is no such schedule, or nothing to do with it.")
         getattr(self._lake.schedules, act)(known[0].name)
         return {}
+
+    def _partly(self, caller: Caller) -> Answer:
+        return {"limited": not caller.may("GetQueueAttributes", None)} | self._place(caller)
 
     def _place(self, caller: Caller) -> Answer:
         place = {"region": self._lake.region, "root": self._root(caller), "command": self._command(caller)}

@@ -81,8 +81,8 @@ class Console:
                 self._get("/api/queues", "ListQueues", api.queues),
                 self._post("/api/queues", "CreateQueue", api.create),
                 self._get("/api/attention", "ListQueues", api.attention),
-                self._get("/api/workers", "ListQueues", api.workers),
-                self._get("/api/schedules", "ListQueues", api.schedules),
+                self._get("/api/workers", "GetQueueAttributes", api.workers),
+                self._get("/api/schedules", "GetQueueAttributes", api.schedules),
                 self._post("/api/schedules", "SendMessage", api.change_schedule),
                 self._get(one, "GetQueueAttributes", api.queue),
                 self._post(f"{one}/attributes", "SetQueueAttributes", api.set_attributes),
@@ -163,7 +163,7 @@ class Console:
             call.action, call.queue = action, queue or "-"
             try:
                 caller: Caller = http.state.caller
-                # a request to create a queue, or to change a schedule, names it in its body
+                # the body names the queue, or the answer has only queues that the caller may see
                 named = queue is None and action != "ListQueues"
                 may = caller.may_on_any_queue(action) if named else caller.may(action, queue)
                 if not may:

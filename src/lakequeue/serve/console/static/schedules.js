@@ -11,7 +11,8 @@ function table(title, columns, none, read, cells) {
   const empty = el("div", { class: "empty", hidden: true }, none);
   const heads = columns.map(([label, kind = ""]) => el("th", { scope: "col", class: kind }, label));
   const node = el("table", { class: "wide-cells" }, el("thead", {}, el("tr", {}, heads)), body);
-  const root = el("section", {}, el("div", { class: "head" }, el("h1", {}, title)), el("div", { class: "scroll" }, node), empty);
+  const limited = el("p", { class: "quiet", hidden: true }, `Only of the queues that this key may see: ${title.toLowerCase()} of other queues are hidden.`);
+  const root = el("section", {}, el("div", { class: "head" }, el("h1", {}, title)), limited, el("div", { class: "scroll" }, node), empty);
   const rows = new Rows(body, ({ key }) => key, () => {
     const row = el("tr");
     let drawn = "";
@@ -33,6 +34,7 @@ function table(title, columns, none, read, cells) {
       rows.show(found);
       show(empty, !found.length);
       show(node, found.length > 0);
+      show(limited, answer.limited);
       return answer;
     },
   };
