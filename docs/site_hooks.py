@@ -260,7 +260,7 @@ def _loaded_by_a_page(html: str) -> Iterator[str]:
                 "mermaid" in (dict(attrs).get("class") or "").split()
             ):  # the theme would fetch the script that draws it
                 urls.append("mermaid")
-            if tag == "a":
+            if tag == "a" or ("rel", "canonical") in attrs:  # `mkdocs serve` adds this
                 return
             for name, value in attrs:
                 if name in ("src", "srcset", "href", "data", "poster") and re.match(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import sys
 import threading
 from collections.abc import Iterator
@@ -170,6 +171,13 @@ def test_the_words_that_people_type_lead_to_the_page_that_helps(browser: Browser
         typed.press("Shift")
         expect(links.first).to_have_attribute("href", site + place.partition("#")[0])
         expect(links.nth(int("#" in place))).to_have_attribute("href", site + place)
+
+
+def test_pages_that_mkdocs_serves_name_their_own_address_but_load_nothing_from_other_hosts() -> None:
+    hooks = runpy.run_path(str(HERE / "docs" / "site_hooks.py"))
+    served = '<link href="http://127.0.0.1:8000/limits/" rel="canonical">'
+    foreign = '<link href="https://fonts.example/a.css" rel="stylesheet">'
+    assert [*hooks["_loaded_by_a_page"](served + foreign)] == ["https://fonts.example/a.css"]
 
 
 def test_on_a_phone_the_first_column_stays_while_a_table_scrolls(browser: Browser, site: str) -> None:
