@@ -330,6 +330,21 @@ def test_available_now_without_its_checkpoint_decides_the_delivery_of_a_dead_dri
     assert queue.counts().undecided == 0
 
 
+@pytest.mark.spec("TAB-31")
+def test_available_now_delivers_what_an_interrupted_delivery_left(
+    queue: Queue, restart: Restart, tmp_path: Path
+) -> None:
+    queue.set_attributes(table=str(tmp_path / "table"))
+    queue.send("1")
+    options: Any = {"delivers": "true", "leaseSeconds": 0}
+    reader = restart(**options)
+    start, end = reader.initialOffset(), reader.latestOffset(reader.initialOffset())
+    reader = restart(**options)
+    reader.prepareForTriggerAvailableNow()
+    assert bodies(reader, start, end) == []
+    assert bodies(reader, end, reader.latestOffset(stored(end))) == ["1"]
+
+
 def delete_what_a_delivery_holds(patch: Patch) -> None:
     from lakequeue.spark.source import StreamLeases
 

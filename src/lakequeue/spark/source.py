@@ -146,6 +146,8 @@ class StreamLeases:
         lease = frame_verbs.resumed_lease(self._queue, lease_id, self._options.visibility_timeout)
         if lease is None:
             _log.warning("nothing is left of the batch that was interrupted; its messages come in later ones")
+            if self._left is not None:
+                self.prepare_for_available_now()  # counts these messages, too
             return None
         self._keep(lease)
         return lease
