@@ -15,7 +15,9 @@ from lakequeue import Outage
 from lakequeue.consumer.deliveries import DeliveryLoop
 from lakequeue.consumer.outages import OutageMonitor
 from lakequeue.errors import TableUnavailable
+from lakequeue.operations import lease as leases
 from lakequeue.operations.delivery import Delivering
+from lakequeue.shard.commands import LeaseRelease
 from lakequeue.storage.delivery import table as tables
 from lakequeue.storage.delivery.identity import CommitRefused
 from mutations import Case, Mutation, Patch, each_case, replace
@@ -115,20 +117,21 @@ def test_a_consumer_gives_up_after_the_time_that_its_delivery_table_failed(deliv
 
 
 @contextmanager
-def refused_appends() -> Iterator[Patch]:
-    def refuse(*_: Any) -> None:
-        raise CommitRefused("No space left on device")
-
+def failing_appends(fail: Callable[..., None]) -> Iterator[Patch]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tables.DeltaDeliverySnapshot, "append", refuse)
+        patch.setattr(tables.DeltaDeliverySnapshot, "append", fail)
         yield patch
+
+
+def refuse(*_: Any) -> None:
+    raise CommitRefused("No space left on device")
 
 
 @pytest.mark.spec("TAB-26", "TAB-32")
 def test_what_a_table_did_not_take_is_blocked_there_and_handed_back(delivery: Delivery) -> None:
     delivery.send(*MESSAGES)
     consumer = delivery.consumer()
-    with refused_appends() as patch, delivery.harness.running(consumer):
+    with failing_appends(refuse) as patch, delivery.harness.running(consumer):
         delivery.harness.clock.advance(100)
         assert not consumer.health.ok
         assert delivery.receives() == {0} and len(delivery.harness.visible()) == len(MESSAGES)
@@ -136,6 +139,34 @@ def test_what_a_table_did_not_take_is_blocked_there_and_handed_back(delivery: De
         delivery.harness.clock.advance(40)
         assert consumer.health.ok
     assert (delivery.stored(), delivery.letters.counts().visible) == (MESSAGES, 0)
+
+
+@pytest.mark.spec("TAB-6", "TAB-26", "TAB-32")
+@pytest.mark.parametrize("lands", [False, True])
+def test_what_is_undecided_as_the_table_fails_is_delivered_once_and_its_receive_does_not_count(
+    delivery: Delivery, lands: bool
+) -> None:
+    append = tables.DeltaDeliverySnapshot.append
+
+    def fail(*arguments: Any) -> None:
+        if lands:
+            append(*arguments)
+        delivery.fails()
+        raise CommitRefused("the connection was lost")
+
+    delivery.send(100)
+    consumer = delivery.consumer(concurrency=1)
+    consumer.run(until_empty=True)
+    delivery.send(*MESSAGES)
+    with failing_appends(fail) as patch, delivery.harness.running(consumer):
+        delivery.harness.clock.advance(100)
+        assert not consumer.health.ok
+        assert (delivery.harness.other.counts().undecided, delivery.receives()) == (5, {0})
+        patch.undo()
+        delivery.works()
+        delivery.harness.clock.advance(70)
+        assert consumer.health.ok
+    assert (delivery.stored(), delivery.letters.counts().visible) == ([*MESSAGES, 100], 0)
 
 
 @pytest.mark.spec("TAB-32")
@@ -209,6 +240,15 @@ def release_and_count(delivering: Delivering) -> None:
         part.release()
 
 
+def hand_back_what_is_decided(delivering: Delivering) -> None:
+    for part in (delivering.anew() or ()) if delivering.leased.tried else [delivering]:
+        part.release(unseen=True)
+
+
+def what_may_have_arrived_is_visible(patch: Patch) -> None:
+    patch.setattr(leases, "LeaseRelease", lambda *given, unmark: LeaseRelease(*given, unmark=True))
+
+
 def one_outage(make: Any, folder: Path) -> None:
     delivery = Delivery(make, folder)
     delivery.fails()
@@ -220,6 +260,16 @@ def one_outage(make: Any, folder: Path) -> None:
         assert consumer.health.outage_since == began
         assert len(delivery.sizes) < 13 and delivery.receives() == {0}
     assert delivery.letters.counts().visible == 0
+
+
+def undecided(make: Any, folder: Path, lands: bool = False) -> None:
+    test_what_is_undecided_as_the_table_fails_is_delivered_once_and_its_receive_does_not_count(
+        Delivery(make, folder), lands
+    )
+
+
+def landed(make: Any, folder: Path) -> None:
+    undecided(make, folder, lands=True)
 
 
 def blocked(make: Any, folder: Path) -> None:
@@ -242,6 +292,12 @@ MUTATIONS = [
         replace(Delivering, "hand_back", lambda delivering: None),
         {one_outage: "TAB-32", blocked: "TAB-26 TAB-32"},
     ),
+    Mutation(
+        "what is undecided was received",
+        replace(Delivering, "hand_back", hand_back_what_is_decided),
+        {undecided: "TAB-32"},
+    ),
+    Mutation("what may have arrived is visible", what_may_have_arrived_is_visible, {landed: "TAB-6"}),
     Mutation(
         "an outage never ends without a delivery",
         replace(DeliveryLoop, "_is_delivered", lambda loop: False),

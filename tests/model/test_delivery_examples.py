@@ -173,15 +173,17 @@ def test_a_receive_that_waits_looks_again_when_a_receipt_ends_and_every_thirty_s
 
 @pytest.mark.spec("TAB-6")
 def test_a_release_leaves_a_message_undecided_unless_no_append_can_land() -> None:
-    shard = Shard(4)
+    shard = Shard(5)
     shard.claim_mark()
     shard.ask(LeaseRelease("lease-1", [(0, 0)], unmark=True))
     shard.ask(LeaseRelease("lease-1", [(1, 1)]))
+    shard.ask(LeaseRelease("lease-1", [(4, 4)], unseen=True))
+    assert [run.receive_count for run in shard.machine.runs] == [1, 1, 1, 0]
     shard.ask(ChangeVisibility(2, "lease-1", 0))
     shard.ask(MakeVisible([(3, 3)], in_flight=True))
     counts = shard.machine.counts(shard.now)
-    assert (counts.visible, counts.undecided) == (1, 3)
-    assert shard.ask(LeaseDelete("lease-1", [(0, 3)], [1], unmark=True)).released == 1
+    assert (counts.visible, counts.undecided) == (1, 4)
+    assert shard.ask(LeaseDelete("lease-1", [(0, 4)], [1], unmark=True)).released == 1
     counts = shard.machine.counts(shard.now)
     assert (counts.visible, counts.undecided, counts.in_flight) == (1, 0, 0)
 

@@ -102,12 +102,16 @@ class Delivering:
         leases.extend(self.leased, visibility_timeout)
 
     def release(self, error: BaseException | None = None, unseen: bool = False) -> None:
-        """Makes all messages visible. If an append was tried, the messages become undecided instead (TAB-26)."""
+        """Makes all messages visible, or undecided if an append was tried (TAB-26)."""
         leases.release(self.leased, error, unseen)
 
     def hand_back(self) -> None:
-        """Makes all messages visible as never received. First blocks an append that was tried (TAB-27)."""
-        for part in (self.anew() or ()) if self.leased.tried else [self]:
+        """Makes the messages visible, or undecided if the table may have the rows. The receive does not count."""
+        try:
+            parts = self.anew() or () if self.leased.tried else [self]
+        except QueueClientError:
+            parts = [self]
+        for part in parts:
             part.release(unseen=True)
 
     def release_failed(

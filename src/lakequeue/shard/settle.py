@@ -150,7 +150,7 @@ def lease_release(state: ShardState, command: LeaseRelease) -> tuple[LeaseCounts
     """Makes messages visible now, or failed messages after a delay, if the lease still holds them."""
     done = 0
     for run in list(held(state, command.lease_id, command.spans)):
-        if command.unmark or command.unseen or command.unread:
+        if command.unmark or command.unread:
             run = _unmarked(run)
         if not _handed_back(state, run):
             if (command.unseen or command.unread) and run.deliveries:
