@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -150,6 +151,24 @@ def a_consumer_whose_process_is_gone_is_listed_as_killed_at_once(harness: Harnes
         assert (len(seen.processes), seen.silent) == (1, ()), "it runs, or cannot be seen from here"
 
 
+def a_consumer_that_a_signal_stopped_is_listed_as_stopped_at_once(harness: Harness) -> None:
+    stop = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP); input()"
+    child = subprocess.Popen([sys.executable, "-c", stop], stdin=subprocess.PIPE)
+    with harness.running(harness.consumer(harness.handler(), name="stopped")):
+        harness.clock.advance(1)
+        [file] = files(harness)
+        left = json.loads(file.read_text())
+    file.write_text(json.dumps(left | {"process": left["process"] | {"pid": child.pid}}))
+    os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+    [stopped] = listed(harness)
+    os.kill(child.pid, signal.SIGCONT)
+    os.waitid(os.P_PID, child.pid, os.WCONTINUED | os.WNOWAIT)
+    [runs] = listed(harness)
+    child.communicate(b"")
+    assert ([each.stopped for each in stopped.silent], stopped.is_active) == ([True], False)
+    assert (len(runs.processes), runs.silent) == (1, ())
+
+
 @pytest.mark.spec("JOB-14", "DUR-8")
 def test_a_consumer_that_met_damage_reports_it_at_once_and_for_an_hour(harness: Harness) -> None:
     error = DamagedTable("/root/q/key/0/messages", "a.parquet", "is missing", outcome_unknown=True)
@@ -175,6 +194,27 @@ def test_a_consumer_that_met_damage_reports_it_at_once_and_for_an_hour(harness: 
         harness.clock.advance(3700)
         [[report]] = running_consumers(harness.lq).values()
         assert report.damaged == {}
+
+
+@pytest.mark.spec("JOB-14", "DUR-8")
+def test_a_consumer_forgets_damage_that_was_repaired_at_its_next_report(harness: Harness) -> None:
+    def reported() -> list[str]:
+        [[report]] = running_consumers(harness.lq).values()
+        return [*report.damaged]
+
+    harness.send("a")
+    [file] = live(Path(layout.messages_path(harness.lq.root, harness.queue.key, 0)))
+    whole = file.read_bytes()
+    file.unlink()
+    forget()
+    with harness.running(harness.consumer(harness.handler(), wait_time=1)):
+        harness.clock.advance(10)
+        assert reported() == [harness.queue.key]
+        harness.clock.advance(180)
+        assert reported() == [harness.queue.key], "the file is still missing"
+        file.write_bytes(whole)
+        harness.clock.advance(130)
+        assert reported() == []
 
 
 @pytest.mark.spec("JOB-14")
@@ -291,6 +331,20 @@ MUTATIONS = [
         "keep the files of consumers that were killed",
         replace("lakequeue.operations.compact.consumer_files.remove_old", lambda *_: Freed()),
         {a_consumer_that_was_killed_is_listed_as_silent_for_a_day: "JOB-14"},
+    ),
+    Mutation(
+        "report damage that was repaired until the run ends",
+        replace(presence.Presence, "_forget_repaired", lambda *_: None),
+        {
+            shown_by(
+                test_a_consumer_forgets_damage_that_was_repaired_at_its_next_report, lambda harness: (harness,)
+            ): "DUR-8"
+        },
+    ),
+    Mutation(
+        "list a process that a signal stopped as running",
+        replace("lakequeue.operations.consumers._is_stopped", lambda file: False),
+        {a_consumer_that_a_signal_stopped_is_listed_as_stopped_at_once: "JOB-14"},
     ),
     Mutation(
         "leave the file of a consumer that ends",

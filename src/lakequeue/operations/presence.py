@@ -43,6 +43,7 @@ class Presence:
         outage: Callable[[], datetime | None],
     ) -> None:
         self._name = name
+        self._consumed, self._reported_at = [*queues], 0
         self._queues = {queue.root.path: queue for queue in queues}
         self._damage = {queue.key: queue.damage for queue in queues}
         self._began, self._outage = began, outage
@@ -68,10 +69,23 @@ class Presence:
         if self._ended.is_set():
             return
         while not self._ended.is_set():
+            for queue in self._consumed:
+                self._forget_repaired(queue)
+            self._reported_at = to_micros(self._clock.now())
             self._each(lambda queue: report_consumer(queue, self._number, self._content()))
             self._clock.wait(self._clock.now() + INTERVAL, self._woken)
             self._woken.clear()
         self._each(lambda queue: forget_consumer(queue, self._number))
+
+    def _forget_repaired(self, queue: OpenQueue) -> None:
+        """Forgets damage that is repaired. Reads nothing if a receive met the damage since the last report."""
+        if queue.damage.error is None or queue.damage.last >= self._reported_at:
+            return
+        from lakequeue.operations.check import repaired  # most consumers meet no damage
+
+        queue.damage.forget(repaired(queue))
+        if queue.damage.error is None:
+            _log.info("the damage of %s is gone", queue.name)
 
     def _each(self, call: Callable[[OpenQueue], None]) -> None:
         for queue in self._queues.values():
