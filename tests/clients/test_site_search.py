@@ -119,6 +119,10 @@ FIRST = {
     **dict.fromkeys(
         ("roll back", "bad release"), "guides/dead-letters/#after-a-bad-deploy-pause-roll-back-redrive"
     ),
+    **dict.fromkeys(("quickstart", "getting started"), "tutorial/"),
+    "tracing": "guides/running-consumers/#traces",
+    "redeliver": f"{SYMPTOMS}/#poison-message-delivered-again-and-again",
+    "manual clock": "guides/testing/#time-a-manual-clock",
     "quarantine": "guides/dead-letters/",
     "dedupe": "guides/unique-sends/",
     **dict.fromkeys(("pytest", "unit test", "mock"), "guides/testing/"),
