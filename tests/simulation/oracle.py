@@ -346,7 +346,9 @@ class _Judge:
             and (before is None or call.began <= before.ended)
         ]
         for call in calls:
-            began = call.began_at - (BACK if self.went_back else 0.0)
+            # others may commit what a process with a wrong clock has asked for
+            ahead = max(0.0, self.history.wrong.get(call.process, 0.0))
+            began = call.began_at - ahead - (BACK if self.went_back else 0.0)
             end = began + (call.verb[2] if call.verb[0] == "change" else 0.0)
             meanwhile = any(
                 other.verb[0] != "change" and other.began < call.ended and other.ended > call.began
