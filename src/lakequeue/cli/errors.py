@@ -134,18 +134,25 @@ def report_error(session: Session, error: BaseException) -> int:
     )
 
 
+_ELSEWHERE = {"-a": "--attribute", "--max": "--limit", "--limit": "--max"}  # options of other commands
+
+
 def _usage_text(error: BaseException, text: str) -> str:
     text = text.removeprefix("Invalid value: ").rstrip(".")
-    meant = ["--attribute"] if getattr(error, "option_name", None) == "-a" else []
-    if (
-        possible := _attribute_meant(error) or getattr(error, "possibilities", None) or meant
-    ):  # for an option that does not exist
+    if possible := _attribute_meant(error) or _same_option(error) or getattr(error, "possibilities", None):
         text = f"{getattr(error, 'message', text)}; did you mean {' or '.join(sorted(possible))}?"
     elif re.match("-[^-]", getattr(error, "option_name", None) or ""):
         text += "; -- goes before an argument that begins with -"
     context = getattr(error, "ctx", None)
     path = "lakequeue" if context is None else context.command_path
     return f"{text}; see {path} --help"
+
+
+def _same_option(error: BaseException) -> list[str]:
+    name = _ELSEWHERE.get(getattr(error, "option_name", None) or "")
+    context = getattr(error, "ctx", None)
+    known = context is not None and any(name in each.opts for each in context.command.params)
+    return [name] if known and name else []
 
 
 def _attribute_meant(error: BaseException) -> list[str]:
