@@ -21,10 +21,8 @@ URGENT = ("expiring", "full")
 """Kinds of concerns that soon lead to lost messages or failed calls."""
 KILLED = "a consumer was killed, or its timeout passed"
 """Why a message became a dead letter, if no consumer reported an error."""
-ERRORS = 5
-"""Maximum number of error classes that are listed."""
-REDRIVEN = 3
-"""Maximum number of error classes for which a redrive command is shown."""
+ERRORS, REDRIVEN = 5, 3
+"""Maximum numbers of error classes that are listed, and for which a redrive command is shown."""
 
 
 @attrs.frozen

@@ -43,8 +43,7 @@ FULL_SHARE = 0.95
 """A queue is full if a count, such as its messages in flight, has reached this share of the count's limit."""
 EXPIRING_SHARE = 0.25
 """A warning is given if the oldest message expires within this share of the retention period."""
-COMING, COMING_SECONDS = 3, 5 * 60
-"""Dead letters of a queue still come if this number of them arrived within the last ``COMING_SECONDS``."""
+COMING, COMING_SECONDS = 3, 5 * 60  # so many dead letters within so many seconds: more come
 LETTERS = 1_000
 """Maximum number of a queue's dead letters that are read to count their errors. The newest are read first."""
 EXAMPLE = 160

@@ -16,8 +16,7 @@ from lakequeue.operations.results import QueueCounts
 
 UNREAD_SECONDS = 15 * 60
 """Seconds after which a queue counts as unread: it has visible messages, and nobody receives them."""
-SILENT_SECONDS = 3600
-"""Seconds from the last report of a consumer for which its silence is a concern."""
+SILENT_SECONDS = 3600  # then a consumer without a report is no concern any more
 OUTAGE_SECONDS = 5 * 60  # as the alert LakequeueConsumerOutage
 STUCK_SECONDS = 3600
 """Seconds after which a consumer that holds a message is stuck, unless the visibility timeout is longer."""
@@ -53,8 +52,7 @@ def outage(
         yield Concern(name, "outage", f"{text}: {first}{more}", hint, [step], f"an outage of {some} for {lasts}")
 
 
-def silent(name: str, now: Depth, known: Sequence[ActiveConsumer], named: bool) -> Iterator[Concern]:
-    """Yields concerns about processes that do not report. ``named``: those that may be killed were named."""
+def silent(name: str, now: Depth, known: Sequence[ActiveConsumer], unread: bool) -> Iterator[Concern]:
     gone, runs = list[str](), any(each.processes for each in known)
     for each in known:
         for one in each.silent:
@@ -68,7 +66,7 @@ def silent(name: str, now: Depth, known: Sequence[ActiveConsumer], named: bool) 
                     Remedy(f"kill -9 {one.pid}", f"on {one.host} ends it instead"),
                 )
                 yield Concern(name, "silent", text, hint, steps, f"{each.consumer} is stopped")
-            elif not one.ended and not named and seconds <= SILENT_SECONDS:
+            elif not one.ended and not unread and seconds <= SILENT_SECONDS:
                 gone.append(who)
     if gone:
         some = counted(len(gone), "consumer")

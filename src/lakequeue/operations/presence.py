@@ -78,9 +78,8 @@ class Presence:
         self._each(lambda queue: forget_consumer(queue, self._number))
 
     def _forget_repaired(self, queue: OpenQueue) -> None:
-        """Forgets damage that is repaired. Reads nothing if a receive met the damage since the last report."""
         if queue.damage.error is None or queue.damage.last >= self._reported_at:
-            return
+            return  # a receive met it since the last report
         from lakequeue.operations.check import repaired  # most consumers meet no damage
 
         queue.damage.forget(repaired(queue))

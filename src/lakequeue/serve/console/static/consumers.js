@@ -19,7 +19,7 @@ function place({ host, pid }) {
 }
 
 function notSeen({ seen_at: seen, ended, stopped }) {
-  if (stopped) return el("span", { class: "badge warn", title: "A signal stopped its process. kill -CONT lets it go on." }, "stopped, last report ", ago(seen));
+  if (stopped) return el("span", { class: "badge warn", title: "A signal stopped its process. kill -CONT lets it go on." }, "stopped, seen ", ago(seen));
   const why = ended ? "Its process ended without ending its run: it was killed." : "It did not end: it was killed, is stopped or frozen, or cannot write to the root.";
   return el("span", { class: "badge warn", title: `${why} Last seen ${sinceText(seen)}.` }, `${ended ? "killed, last seen" : "not seen since"} ${clockTime(seen, instant(seen).slice(0, 10) !== instant(Date.now()).slice(0, 10))}`);
 }

@@ -2,7 +2,7 @@
 
 import { get, post } from "./api.js";
 import { CONSUMER, UNSEEN } from "./consumers.js";
-import { ago, el, Rows, show, time, toast, trouble } from "./dom.js";
+import { ago, el, Rows, setText, show, time, toast, trouble } from "./dom.js";
 import { queueLink } from "./list.js";
 
 // A view with one table; `read` returns the rows, `cells` what a row shows, by the columns.
@@ -12,7 +12,7 @@ function table(title, columns, none, read, cells) {
   const heads = columns.map(([label, kind = ""]) => el("th", { scope: "col", class: kind }, label));
   const node = el("table", { class: "wide-cells" }, el("thead", {}, el("tr", {}, heads)), body);
   const limited = el("p", { class: "quiet", hidden: true }, `Only of the queues that this key may see: ${title.toLowerCase()} of other queues are hidden.`);
-  const root = el("section", {}, el("div", { class: "head" }, el("h1", {}, title)), limited, el("div", { class: "scroll" }, node), empty);
+  const root = el("section", {}, el("div", { class: "head" }, el("h1", {}, title)), el("div", { class: "scroll" }, node), empty, limited);
   const rows = new Rows(body, ({ key }) => key, () => {
     const row = el("tr");
     let drawn = "";
@@ -35,6 +35,7 @@ function table(title, columns, none, read, cells) {
       show(empty, !found.length);
       show(node, found.length > 0);
       show(limited, answer.limited);
+      setText(empty, answer.limited ? "There are none of the queues that this key may see." : none);
       return answer;
     },
   };
