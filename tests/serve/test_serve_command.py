@@ -41,10 +41,11 @@ def refused(root: Path, *options: object) -> tuple[int, str]:
 
 def test_a_root_that_does_not_exist_is_refused(root):
     """As a volume that was not mounted, whose directory is there and empty."""
-    assert "does not exist; mounted? emptied? --create-root" in refused(root)[1]
+    assert "does not exist; is it mounted, was it emptied? --create-root" in refused(root)[1]
     root.mkdir()
     result = CliRunner().invoke(app, ["--root", str(root), "serve"])
-    assert result.exit_code == 3 and "holds no queues; mounted? emptied? --create-root" in result.stderr
+    told = "holds no queues; is it mounted, was it emptied? --create-root"
+    assert result.exit_code == 3 and told in result.stderr
     assert not list(root.iterdir())
 
 

@@ -123,7 +123,7 @@ def _check_root(lake: LakeQueue) -> None:
         if "creating a queue makes it" not in error.message:
             raise
         found = error.message.partition(";")[0].partition(" (is its")[0]
-        raise QueueClientError(f"{found}; mounted? emptied? --create-root makes a new one") from None
+        raise QueueClientError(f"{found}; is it mounted, was it emptied? --create-root makes a new one") from None
 
 
 def deploy_files(
