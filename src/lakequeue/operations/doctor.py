@@ -184,8 +184,8 @@ def doctor(root: Root) -> RootHealth:
     rows = _rows(root, findings)
     living = [row for row in rows or () if row.deleted_at is None]
     queues = None if rows is None else len(living)
-    free = (None, None) if space is None else (space.free_bytes, space.free_files)
-    health = RootHealth(findings, *free, None, 0.0, queues, without_queues=rows == [])
+    health = RootHealth(findings, space and space.free_bytes, space and space.free_files, None, 0.0, queues)
+    health.without_queues = rows == []
     newest, sources, earlier = 0, sources_of(living), _an_hour_ago(root, health)
     running = running_consumers(root)
     health.store_use = StoreUse.of(running)
