@@ -89,7 +89,7 @@ class DeliveryLoop(RunLoop):
         self.monitors.append(self.table_outages)
         self._tries, self._try_at = 0, 0  # failures of the table in a row; when to claim again
         self.handled = self.failed = 0
-        self._failing = False  # in the batch that was handled last
+        self._last_failed = False  # no message of the batch that was handled last succeeded
         self.running = set[_Batch]()
 
     def _load(self) -> tuple[int, int, float]:
@@ -165,7 +165,9 @@ class DeliveryLoop(RunLoop):
         until = since + self._options.batch_wait_micros
         halved, alone = found.leased.parts[0].claimed.halved, found.leased.count == 1
         while self._now() < until and not self._stopping:
-            if halved and not (alone and self._failing):  # a wait brings no more: the next part can be claimed now
+            if halved and not (
+                alone and self._last_failed
+            ):  # a wait brings no more: the next part can be claimed now
                 return
             yield from self._wait_until(until)
             self.interrupt.clear()
@@ -334,7 +336,7 @@ class DeliveryLoop(RunLoop):
         finally:
             outcomes = [outcome for outcome, _ in ends.values()]
             with self._counting:
-                self._failing = Outcome.SUCCESS not in outcomes
+                self._last_failed = Outcome.SUCCESS not in outcomes
                 self.handled += outcomes.count(Outcome.SUCCESS)
                 self.failed += outcomes.count(Outcome.FAILED)
                 self.halved += outcomes.count(None)
