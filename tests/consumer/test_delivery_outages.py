@@ -169,6 +169,28 @@ def test_what_is_undecided_as_the_table_fails_is_delivered_once_and_its_receive_
     assert (delivery.stored(), delivery.letters.counts().visible) == ([*MESSAGES, 100], 0)
 
 
+@pytest.mark.spec("DLQ-12", "TAB-32")
+def test_a_part_of_a_failed_batch_makes_no_dead_letters_as_the_table_fails(delivery: Delivery) -> None:
+    def handle(messages: Any, contexts: Any) -> Any:
+        rows = delivery.handle(messages, contexts)
+        if {"id": 13} in rows:
+            raise ValueError("no 13")
+        if len(delivery.sizes) == 2:
+            delivery.fails()
+        return rows
+
+    delivery.send(*MESSAGES)
+    consumer = delivery.consumer(handle, batch=20, concurrency=1)
+    with delivery.harness.running(consumer):
+        delivery.harness.clock.advance(100)
+        assert not consumer.health.ok and delivery.letters.counts().visible == 0
+        delivery.works()
+        delivery.harness.clock.advance(100)
+        assert consumer.health.ok
+    assert delivery.stored() == [number for number in MESSAGES if number != 13]
+    assert [each.body for each in delivery.letters.peek()] == ["13"]
+
+
 @pytest.mark.spec("TAB-32")
 def test_an_outage_ends_for_an_idle_consumer_once_others_have_delivered_everything(delivery: Delivery) -> None:
     delivery.fails()
@@ -249,6 +271,13 @@ def what_may_have_arrived_is_visible(patch: Patch) -> None:
     patch.setattr(leases, "LeaseRelease", lambda *given, unmark: LeaseRelease(*given, unmark=True))
 
 
+def forget_what_failed_as_a_batch(patch: Patch) -> None:
+    def release(lease_id: str, spans: Any, failure: Any, together: Any, *given: Any, **more: Any) -> LeaseRelease:
+        return LeaseRelease(lease_id, spans, failure, None, *given, **more)
+
+    patch.setattr(leases, "LeaseRelease", release)
+
+
 def one_outage(make: Any, folder: Path) -> None:
     delivery = Delivery(make, folder)
     delivery.fails()
@@ -266,6 +295,10 @@ def undecided(make: Any, folder: Path, lands: bool = False) -> None:
     test_what_is_undecided_as_the_table_fails_is_delivered_once_and_its_receive_does_not_count(
         Delivery(make, folder), lands
     )
+
+
+def part_of_a_batch(make: Any, folder: Path) -> None:
+    test_a_part_of_a_failed_batch_makes_no_dead_letters_as_the_table_fails(Delivery(make, folder))
 
 
 def landed(make: Any, folder: Path) -> None:
@@ -297,6 +330,7 @@ MUTATIONS = [
         replace(Delivering, "hand_back", hand_back_what_is_decided),
         {undecided: "TAB-32"},
     ),
+    Mutation("a part is no part of a batch", forget_what_failed_as_a_batch, {part_of_a_batch: "DLQ-12"}),
     Mutation("what may have arrived is visible", what_may_have_arrived_is_visible, {landed: "TAB-6"}),
     Mutation(
         "an outage never ends without a delivery",

@@ -194,7 +194,10 @@ def release(leased: LeasedMessages, error: BaseException | None = None, unseen: 
     failure = None if error is None else _reason(leased, error)
 
     def command(part: ClaimedPart) -> Command:
-        return LeaseRelease(leased.lease_id, part.spans, failure, leased.count, unseen, unmark=not leased.tried)
+        together = leased.count if failure is not None else None
+        if unseen and part.claimed.halved:
+            together = max(2, leased.count)  # else what failed as a batch could become dead letters (DLQ-12)
+        return LeaseRelease(leased.lease_id, part.spans, failure, together, unseen, unmark=not leased.tried)
 
     return settle(leased, command)
 

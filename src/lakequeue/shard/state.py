@@ -73,7 +73,7 @@ class ShardState(ShardIndex):
         """Makes parts of a run visible now. ``spans`` are ascending ranges of messages that are in no index."""
         back = run._replace(state=VISIBLE if run.mark is None else IN_FLIGHT, visible_at=self.now)
         # a failure that was reported before stays: it may be reported again
-        kept = back.unattempted()._replace(failure=run.failure)
+        kept = back.unattempted()._replace(failure=run.failure, failed_together=together)
         back = kept if failure is None else back.failed(failure, together)
         runs = [back._replace(first=first, last=last) for first, last in spans]
         if run.mark is not None:
