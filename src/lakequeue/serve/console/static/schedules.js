@@ -11,7 +11,7 @@ function table(title, columns, none, read, cells) {
   const empty = el("div", { class: "empty", hidden: true }, none);
   const heads = columns.map(([label, kind = ""]) => el("th", { scope: "col", class: kind }, label));
   const node = el("table", { class: "wide-cells" }, el("thead", {}, el("tr", {}, heads)), body);
-  const limited = el("p", { class: "quiet", hidden: true }, `Only of the queues that this key may see: ${title.toLowerCase()} of other queues are hidden.`);
+  const limited = el("p", { class: "quiet below", hidden: true }, `Only of the queues that this key may see: ${title.toLowerCase()} of other queues are hidden.`);
   const root = el("section", {}, el("div", { class: "head" }, el("h1", {}, title)), el("div", { class: "scroll" }, node), empty, limited);
   const rows = new Rows(body, ({ key }) => key, () => {
     const row = el("tr");
