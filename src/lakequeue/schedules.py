@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import datetime
 
 import attrs
 
+from lakequeue.errors import InvalidParameterValue
 from lakequeue.model.arguments import check_instant, check_type
 from lakequeue.model.messages import SendResult
 from lakequeue.model.schedules import Schedule, check_schedule_name
@@ -27,15 +29,15 @@ class Schedules:
     def add(
         self,
         name: str,
-        queue: str | None = None,
-        body: str | None = None,
+        queue: str,
+        body: str,
         *,
         cron: str | None = None,
-        tz: str | None = None,
+        tz: str = "UTC",
         at: datetime | None = None,
-        missed: str | None = None,
+        missed: str = "last",
         group_id: str | None = None,
-        priority: int | None = None,
+        priority: int = 0,
         update: bool = False,
     ) -> Schedule:
         """Adds a schedule. Returns the existing schedule if it is equal, so that every program may begin with this
@@ -51,16 +53,16 @@ class Schedules:
             cron: minute, hour, day of month, month, day of week. Example: ``0 2 * * *``. At most 200 characters.
                 If a day field begins with ``*``, a day must match both day fields. Otherwise, a day must match one
                 day field, as in Debian's cron.
-            tz: IANA name of the time zone of ``cron``, UTC by default. When clocks go forward, times in the
-                skipped hour are due at once. When clocks go back, a fixed time is due only in the first hour.
+            tz: IANA name of the time zone of ``cron``. When clocks go forward, times in the skipped hour are due
+                at once. When clocks go back, a fixed time in the repeated hour is due only the first time.
             at: instant of a single message, instead of ``cron`` and ``tz``. The schedule is removed afterwards.
-            missed: which messages are sent late, after a time without a running process. ``last``, the default,
-                sends only the message of the last due time, ``all`` sends all messages, 100 each minute, and
-                ``none`` sends no message that is more than 5 minutes late.
+            missed: which messages are sent late, after a time without a running process. ``last`` sends only the
+                message of the last due time, ``all`` sends all messages, 100 each minute, and ``none`` sends no
+                message that is more than 5 minutes late.
             group_id: message group, which a FIFO queue needs.
-            priority: priority of the messages, 0 by default.
-            update: True to change the schedule of this name, if there is one. Arguments that are None change
-                nothing, and a pause stays. A message that was due before is still sent.
+            priority: priority of the messages.
+            update: True to replace another schedule of this name. If the other schedule is paused, the new one is
+                too. If a message of the other schedule is due, it is still sent.
 
         Raises:
             InvalidParameterValue: an argument is wrong, the name is taken, or the root has 1,000 schedules.
@@ -71,10 +73,27 @@ class Schedules:
         """
         if at is not None:
             check_instant("at", at)
+        if (cron is None) == (at is None):
+            raise InvalidParameterValue.of(cron, "cron", "Give either cron or at.")
+        if at is not None and tz != "UTC":
+            raise InvalidParameterValue.of(tz, "tz", "Goes with cron; an instant has its own time zone.")
+        now = self._runtime.root.clock.now()
+        wanted = Schedule(
+            name=name,
+            region=self._runtime.root.region,
+            queue=queue,
+            body=body,
+            cron=cron,
+            tz=tz,
+            missed=missed,
+            group_id=group_id,
+            priority=priority,
+            created_at=now,
+            next_due=at or now,
+            id=uuid.uuid4().hex,
+        )
         check_type("update", update, bool, "True or False")
-        given: dict[str, object] = {"queue": queue, "body": body, "cron": cron, "tz": tz, "next_due": at}
-        given |= {"missed": missed, "group_id": group_id, "priority": priority}
-        return self._runtime.add(name, given, update)
+        return self._runtime.add(wanted, update)
 
     def list(self) -> list[Schedule]:
         """Returns all schedules of the region, by name."""

@@ -310,7 +310,7 @@ def test_a_refused_schedule_keeps_its_time_and_the_others_go_on(
     assert {row.last_error for row in lq.schedules.list()} == {None}
 
 
-def test_an_update_keeps_what_is_not_given(tmp_path: Path) -> None:
+def test_an_update_on_the_command_line_keeps_what_is_not_given(tmp_path: Path) -> None:
     lq = LakeQueue(str(tmp_path / "root"))
     for name in ("a", "b"):
         lq.create_queue(name)
@@ -328,13 +328,8 @@ def test_an_update_keeps_what_is_not_given(tmp_path: Path) -> None:
     assert (update("nightly", "--cron", "1 2 * * *").cron, moved.missed) == ("1 2 * * *", "all")
     later = update("once", "--body", "z")
     assert (later.body, later.queue, later.next_due) == ("z", "a", at)
-    changed = lq.schedules.add("nightly", body="w", update=True)
-    assert (changed.queue, changed.body, changed.cron) == ("b", "w", "1 2 * * *")
-    assert (changed.tz, changed.missed) == ("Europe/Berlin", "all")
     single = update("nightly", "--at", "2040-01-01T06:00Z")
     assert (single.cron, single.queue, single.next_due.year) == (None, "b", 2040)
-    with pytest.raises(InvalidParameterValue, match="queue is invalid"):
-        lq.schedules.add("new", body="w", cron="0 2 * * *", update=True)
     refused = CliRunner().invoke(app, ["--root", lq.root, "schedule", "add", "new", "--cron", "0 2 * * *"])
     assert refused.exit_code == 2 and "give --queue and --body" in refused.stderr
 

@@ -41,12 +41,22 @@ def _add(
     update: bool = flag(False, "Change the schedule of this name: options that are not given stay.", "--update"),
 ) -> None:
     """Add a schedule; does nothing if the same one exists."""
-    if not update and None in (queue, body):
-        usage("give --queue and --body")
     lake = ctx.obj.lake()
     instant = None if at is None else at.instant(lake.clock)
-    times: dict[str, Any] = {"cron": cron, "tz": tz, "at": instant, "missed": missed}
-    added = lake.schedules.add(name, queue, body, **times, group_id=group, priority=priority, update=update)
+    given: dict[str, Any] = {"queue": queue, "body": body, "cron": cron, "tz": tz, "at": instant}
+    given |= {"missed": missed, "group_id": group, "priority": priority}
+    given = {field: value for field, value in given.items() if value is not None}
+    there = next((each for each in lake.schedules.list() if each.name == name), None) if update else None
+    if there is not None:
+        kept = {field: getattr(there, field) for field in ("queue", "body", "missed", "group_id", "priority")}
+        if cron is None and at is None:
+            kept |= {"at": there.next_due} if there.cron is None else {"cron": there.cron}
+        if at is None:
+            kept |= {"tz": there.tz}
+        given = kept | given
+    if missing := [f"--{field}" for field in ("queue", "body") if field not in given]:
+        usage(f"give {' and '.join(missing)}")
+    added = lake.schedules.add(name, update=update, **given)
     ctx.obj.changed(attrs.asdict(added), f"schedule {name}: next message at {render.instant(added.next_due)}")
 
 

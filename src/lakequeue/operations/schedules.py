@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import accumulate, chain, groupby
 from operator import attrgetter
-from typing import Any
 
 import attrs
 
@@ -62,9 +61,8 @@ class OpenSchedules:
             rows = self._table.rows()
         return sorted((row for row in rows if row.region == self.root.region), key=lambda row: row.name)
 
-    def add(self, name: str, given: Mapping[str, Any], update: bool = False) -> Schedule:
-        """Adds a schedule, or returns an equal schedule. With ``update``, keeps fields that ``given`` lacks."""
-        wanted = self._wanted(name, given, self._named(self.listed(), name) if update else None)
+    def add(self, wanted: Schedule, update: bool = False) -> Schedule:
+        """Adds a schedule, or returns an equal schedule. With ``update``, replaces a schedule of this name."""
         wanted.check()
         wanted = attrs.evolve(wanted, next_due=wanted.first_after(wanted.created_at) or wanted.next_due)
         validate_entry(_entry(wanted, wanted.next_due), find(self.root, wanted.queue).attributes)
@@ -80,7 +78,7 @@ class OpenSchedules:
             if there is None and len(rows) < MOST:
                 self.root.check_clock(f"schedule {wanted.name}")
                 return {wanted.id: wanted}
-            reason = "There is another schedule of this name; update=True (--update) changes it."
+            reason = "There is another schedule of this name; update=True (--update) replaces it."
             if there is None:
                 reason = f"The root has {MOST:,} schedules; remove some."
             raise InvalidParameterValue.of(wanted.name, "name", reason)
@@ -88,22 +86,6 @@ class OpenSchedules:
         with self.root.storage_errors():
             rows = self._table.change(added)
         return self._found(rows, wanted.name)
-
-    def _wanted(self, name: str, given: Mapping[str, Any], there: Schedule | None) -> Schedule:
-        given = {field: value for field, value in given.items() if value is not None}
-        kept = {"queue": None, "body": None, "tz": "UTC", "missed": "last", "group_id": None, "priority": 0}
-        if there is not None:
-            fields = kept.keys() - {"tz"} if "next_due" in given else {*kept}
-            if not given.keys() & {"cron", "next_due"}:
-                fields |= {"next_due" if there.cron is None else "cron"}
-            kept |= {field: getattr(there, field) for field in fields}
-        wanted, now = kept | given, self.root.clock.now()
-        if ("cron" in wanted) == ("next_due" in wanted):
-            raise InvalidParameterValue.of(wanted.get("cron"), "cron", "Give either cron or at.")
-        if "next_due" in wanted and wanted["tz"] != "UTC":
-            raise InvalidParameterValue.of(wanted["tz"], "tz", "Goes with cron; an instant has its own time zone.")
-        own = {"name": name, "region": self.root.region, "created_at": now, "id": uuid.uuid4().hex}
-        return Schedule(**{"cron": None, "next_due": now, **wanted, **own})
 
     def change(self, name: str, change: Callable[[Schedule], Schedule | None]) -> None:
         """Replaces a schedule by the result of the function ``change``. If this is None, removes the schedule."""
