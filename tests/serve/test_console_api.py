@@ -903,7 +903,14 @@ def test_an_idle_consumer_is_shown_with_its_process(console: Console, lake: Lake
     shown |= {
         "processes": [
             known
-            | {"oldest_handler": None, "dumps": False, "outage_since": None, "ended": False, "stopped": False}
+            | {
+                "oldest_handler": None,
+                "dumps": False,
+                "outage_since": None,
+                "outage_reason": None,
+                "ended": False,
+                "stopped": False,
+            }
         ],
         "silent": [],
         "returns_at": None,

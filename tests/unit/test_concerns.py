@@ -190,7 +190,9 @@ def test_the_process_that_hangs_and_its_machine_are_named() -> None:
 
 def test_an_outage_is_named_once_with_the_consumer_that_is_in_it_longest() -> None:
     def known(seconds: float, pid: int) -> ActiveConsumer:
-        process = attrs.evolve(PROCESS, pid=pid, outage_since=from_micros(NOW - round(seconds * MICROS)))
+        process = attrs.evolve(
+            PROCESS, pid=pid, outage_since=from_micros(NOW - round(seconds * MICROS)), outage_reason=f"error {pid}"
+        )
         return ActiveConsumer("packer", 0, None, None, [process])
 
     def concerns(*known: ActiveConsumer) -> list[Concern]:
@@ -204,6 +206,7 @@ def test_an_outage_is_named_once_with_the_consumer_that_is_in_it_longest() -> No
     [concern] = concerns(known(OUTAGE_SECONDS + 60, 1), known(7_200, 2), known(OUTAGE_SECONDS, 3))
     assert (concern.kind, concern.brief, concern.notice) == ("outage", "an outage of 2 consumers for 2h", False)
     assert concern.text.endswith("for 2 consumers of orders: packer, process 2 on worker-1, and 1 more")
+    assert concern.hint.startswith("error 2; do not restart it")
 
 
 def test_a_message_without_a_known_process_is_released_by_its_consumer() -> None:

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -188,7 +189,7 @@ class Consumer:
                     hands.start(self._options[0].handler, loops[0].fail)
                     running.callback(hands.hands.stop)
                 queues = [options.queue for options in self._options]
-                running.callback(presence(self.name, queues, self._began, lambda: self.health.outage_since).stop)
+                running.callback(presence(self.name, queues, self._began, self._outage).stop)
                 if len(loops) == 1:
                     run_work(loops[0].run(until_empty), self._clock, loops[0].woken)
                 else:
@@ -300,6 +301,10 @@ class Consumer:
     def handed_back(self) -> int:
         """Number of ``unended`` messages that the run made visible. The rest become visible at their timeout."""
         return sum(loop.handed_back for loop in self._loops)
+
+    def _outage(self) -> tuple[datetime | None, str | None]:
+        health = self.health
+        return health.outage_since, health.last_error
 
     @property
     def health(self) -> Health:

@@ -165,9 +165,8 @@ class DeliveryLoop(RunLoop):
         until = since + self._options.batch_wait_micros
         halved, alone = found.leased.parts[0].claimed.halved, found.leased.count == 1
         while self._now() < until and not self._stopping:
-            if halved and not (
-                alone and self._last_failed
-            ):  # a wait brings no more: the next part can be claimed now
+            # a wait brings no more to a part of a failed batch, and the next part can be claimed now
+            if halved and not (alone and self._last_failed):
                 return
             yield from self._wait_until(until)
             self.interrupt.clear()

@@ -163,7 +163,7 @@ def found(
         )
         brief = f"{counts.undecided:,} undecided"
         yield Concern(name, "undecided", text, hint, steps, brief, number=counts.undecided)
-    yield from outage(name, attributes, now, known)
+    yield from outage(name, now, known)
     yield from silent(name, now, known, unread)
     yield from stuck(name, attributes, now, known)
 

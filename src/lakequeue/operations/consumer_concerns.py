@@ -30,26 +30,21 @@ def waiting(counts: QueueCounts) -> str:
     return f"{counted(counts.visible, 'visible message')} wait{'s' * (counts.visible == 1)}"
 
 
-def outage(
-    name: str, attributes: QueueAttributes, now: Depth, known: Sequence[ActiveConsumer]
-) -> Iterator[Concern]:
+def outage(name: str, now: Depth, known: Sequence[ActiveConsumer]) -> Iterator[Concern]:
     until = now.at - OUTAGE_SECONDS * MICROS
     failing = [
-        (process.outage_since, f"{each.consumer}, {process}", process.host)
+        (process.outage_since, f"{each.consumer}, {process}", process.outage_reason or "its log says why")
         for each in known
         for process in each.processes
         if process.outage_since is not None and to_micros(process.outage_since) < until
     ]
     if failing:
-        since, first, host = min(failing)
+        since, first, reason = min(failing)
         lasts, some = shown_duration((now.at - to_micros(since)) / MICROS), counted(len(failing), "consumer")
         more = f", and {len(failing) - 1:,} more" * (len(failing) > 1)
         text = f"storage or a delivery table has failed for {lasts}, since {since:%F %T}Z, for {some} of {name}"
-        hint = "its log says why, once a minute; do not restart it: it goes on by itself, with what it has in work"
-        if attributes.table is not None:
-            hint += f"; if the root can be read, it is the delivery table, {attributes.table}"
-        step = Remedy(f"lakequeue counts {shlex.quote(name)}", f"on {host} prints the error, if it is the root")
-        yield Concern(name, "outage", f"{text}: {first}{more}", hint, [step], f"an outage of {some} for {lasts}")
+        hint = f"{reason}; do not restart it: it goes on by itself, with what it has in work"
+        yield Concern(name, "outage", f"{text}: {first}{more}", hint, (), f"an outage of {some} for {lasts}")
 
 
 def silent(name: str, now: Depth, known: Sequence[ActiveConsumer], unread: bool) -> Iterator[Concern]:

@@ -23,6 +23,8 @@ FIRST, INTERVAL = timedelta(seconds=1), timedelta(seconds=60)
 _LONGEST_END = 5.0
 """Maximum seconds that the end of a run waits for the removal of its file, because storage may fail."""
 
+_LONGEST_REASON = 300  # characters
+
 _log = logging.getLogger("lakequeue")
 
 
@@ -32,7 +34,7 @@ class Presence:
     Args:
         queues: the queues from which the consumer receives. The root of each queue gets a file.
         began: returns when each running call of the handler began, in microseconds.
-        outage: returns when storage or a delivery table began to fail. None while they work.
+        outage: returns when storage or a delivery table began to fail, and the error. None while they work.
     """
 
     def __init__(
@@ -40,7 +42,7 @@ class Presence:
         name: str,
         queues: Sequence[OpenQueue],
         began: Callable[[], Collection[int]],
-        outage: Callable[[], datetime | None],
+        outage: Callable[[], tuple[datetime | None, str | None]],
     ) -> None:
         self._name = name
         self._consumed, self._reported_at = [*queues], 0
@@ -96,10 +98,12 @@ class Presence:
     def _content(self) -> ConsumerFile:
         began = self._began()
         oldest = from_micros(min(began)) if began else None
+        since, reason = self._outage()
         process = ConsumerProcess(
             *(socket.gethostname(), os.getpid(), self._started_at, self._clock.now(), len(began), oldest),
             dumps=stack_dumps.answers(),
-            outage_since=self._outage(),
+            outage_since=since,
+            outage_reason=reason and " ".join(reason.split())[:_LONGEST_REASON],
         )
         now = to_micros(process.seen_at)
         met = {key: at for key, each in self._damage.items() if (at := each.last_met(now)) is not None}
