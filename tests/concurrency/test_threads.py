@@ -78,7 +78,8 @@ def test_threads_that_shared_a_commit_share_the_next(tmp_path: Path) -> None:
 def test_threads_do_not_share_a_commit_without_the_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shard_sender, "GATHER", 0)
     with pytest.raises(AssertionError):
-        threads_that_shared_a_commit_share_the_next(tmp_path)
+        for number in range(20):  # on a busy machine they may meet by chance
+            threads_that_shared_a_commit_share_the_next(tmp_path / f"{number}")
 
 
 @pytest.mark.parametrize("why", ["the last send was alone", "other processes may commit the send"])
