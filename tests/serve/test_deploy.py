@@ -130,6 +130,20 @@ def test_the_page_starts_units_files_and_deployments_that_exist(tmp_path: Path) 
     assert services and services <= COMPOSE["services"].keys()
 
 
+def test_the_line_for_own_handlers_changes_the_queue_and_the_handler_alone(tmp_path: Path) -> None:
+    page = (DEPLOY.parent / "docs" / "operation" / "deploying.md").read_text(encoding="utf-8")
+    [line] = re.findall(r"^(sed -i 's/orders/.+?systemd/\*)$", page, re.M | re.S)
+    folder = tmp_path / "my-deploy"
+    assert CliRunner().invoke(app, ["deploy-files", str(folder)]).exit_code == 0
+    files = [folder / "compose.yaml", *folder.glob("kubernetes/*.yaml"), *folder.glob("systemd/*")]
+    before = [path.read_text() for path in files]
+    subprocess.run(["bash", "-c", line], cwd=tmp_path, check=True)
+    for path, text in zip(files, before, strict=True):
+        queues = re.sub(r"(?<![\w/-])orders\b", "mails", text).replace("work:handle", "mailer.worker:deliver")
+        expected = queues.replace("work.py:/work/work.py", "mailer:/work/mailer")
+        assert path.read_text() == expected, path.name
+
+
 def test_nothing_runs_as_root_or_may_write_to_its_image() -> None:
     assert "\nUSER 10001" in (DEPLOY / "Containerfile").read_text()
     for container in containers().values():
