@@ -215,6 +215,17 @@ def test_doctor_warns_of_a_root_without_queues_as_a_store_may_have_been_emptied(
     assert "warning: the root has no queues: it is new, or it was emptied\n  if it had queues, " in text
 
 
+def test_doctor_says_how_old_the_oldest_queue_is_for_a_day(tmp_path: Path) -> None:
+    root, clock = str(tmp_path / "root"), ManualClock()
+    lake = LakeQueue(root, clock=clock)
+    lake.create_queue("orders")
+    clock.advance(180)
+    lake.create_queue("mails")
+    assert "queues           2; the oldest was created 3m ago" in check._figures(entry_verbs.doctor(lake))
+    clock.advance(86_400)
+    assert "queues           2" in check._figures(entry_verbs.doctor(lake))
+
+
 def test_doctor_warns_of_dead_letter_queues_that_do_not_exist(tmp_path: Path) -> None:
     lake = LakeQueue(str(tmp_path / "root"))
     for name in "gone", "there":

@@ -184,7 +184,9 @@ def _figures(health: RootHealth) -> Iterator[str]:
         yield f"requests         {health.store_use}"
     some = f"; shards with the {SHARDS} largest ledgers, --json has all" if len(health.shards) > SHARDS else ""
     number = "unknown, because the catalog is damaged" if health.queues is None else health.queues
-    yield f"queues           {number}{some}"
+    oldest = health.oldest_queue_seconds_ago  # after a deployment that made an emptied root anew, it is young
+    young = "" if oldest is None or oldest > 86_400 else f"; the oldest was created {render.age(oldest)} ago"
+    yield f"queues           {number}{young}{some}"
 
 
 def _shards(health: RootHealth) -> render.Fitting | str:

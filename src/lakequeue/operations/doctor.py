@@ -99,6 +99,7 @@ class RootHealth:
     met: dict[str, DamageReport] = attrs.field(factory=dict)
     """The last consumer that met damaged messages of each queue, by name of the queue."""
     without_queues: bool = False
+    oldest_queue_seconds_ago: float | None = None
 
     @property
     def warnings(self) -> list[str]:
@@ -185,7 +186,7 @@ def doctor(root: Root) -> RootHealth:
     living = [row for row in rows or () if row.deleted_at is None]
     queues = None if rows is None else len(living)
     health = RootHealth(findings, space and space.free_bytes, space and space.free_files, None, 0.0, queues)
-    health.without_queues = rows == []
+    _add_age(root, health, rows)
     newest, sources, earlier = 0, sources_of(living), _an_hour_ago(root, health)
     running = running_consumers(root)
     health.store_use = StoreUse.of(running)
@@ -230,6 +231,12 @@ def doctor(root: Root) -> RootHealth:
     health.concerns.sort(key=lambda each: each.order)
     health.shortage, health.unreserved = short, [*missing(root.path)]
     return health
+
+
+def _add_age(root: Root, health: RootHealth, rows: list[QueueRow] | None) -> None:
+    health.without_queues = rows == []
+    if rows:
+        health.oldest_queue_seconds_ago = (root.now() - min(row.created_at for row in rows)) / MICROS
 
 
 def _rows(root: Root, findings: Iterable[Finding]) -> list[QueueRow] | None:
