@@ -188,11 +188,16 @@ def fresh_prefix(uri: str | None) -> Iterator[str | None]:
     try:
         yield f"{uri}/{name}"
     finally:
+        ignored = signal.SIGINT, signal.SIGTERM
+        handlers = [signal.signal(number, signal.SIG_IGN) for number in ignored]
+        print(f"removes what is below {uri}/{name}, and ignores Ctrl-C and SIGTERM meanwhile", file=sys.stderr)
         for thread in threading.enumerate():
             if thread.name in WRITING:
                 thread.join()
         while left := list(folder.files(name)):
             folder.for_each(lambda entry: folder.discard(entry.name), left)
+        for number, handler in zip(ignored, handlers, strict=True):
+            signal.signal(number, handler)
 
 
 def _is_of_storage(error: Exception) -> bool:

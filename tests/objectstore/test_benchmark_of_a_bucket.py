@@ -112,6 +112,32 @@ def test_what_is_written_during_the_removal_is_removed_too(monkeypatch: pytest.M
     assert list(folder.files()) == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_during_the_removal_does_not_end_it(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, s3_root: str
+) -> None:
+    folder, discard = Store(s3_root).folder(s3_root), RemoteFolder.discard
+
+    def then_a_signal(of: RemoteFolder, path: str) -> None:
+        discard(of, path)
+        signal.raise_signal(number)
+
+    def end(*_: object) -> None:
+        raise RuntimeError("a signal ended the removal")
+
+    handler = signal.signal(number, end)
+    try:
+        with fresh_prefix(s3_root) as prefix:
+            assert prefix is not None
+            for each in range(3):
+                folder.write(f"{prefix.rpartition('/')[2]}/{each}", b"data")
+            monkeypatch.setattr(RemoteFolder, "discard", then_a_signal)
+        assert signal.getsignal(number) is end
+    finally:
+        signal.signal(number, handler)
+    assert list(folder.files()) == []
+
+
 def test_a_prefix_that_holds_something_is_refused_and_kept(s3_root: str) -> None:
     folder = Store(s3_root).folder(s3_root)
     folder.write("precious", b"data")
