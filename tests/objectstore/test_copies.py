@@ -75,12 +75,14 @@ def test_each_root_has_its_own_options(s3_server: Bucket, tmp_path: Path) -> Non
 
 def test_the_script_of_the_manifest_makes_a_copy_in_a_prefix_of_its_own(store: Counted, lq: LakeQueue) -> None:
     lq.create_queue("orders").send("x")
-    [document] = yaml.safe_load_all((DEPLOY / "kubernetes" / "copy.yaml").read_text())
+    manifest = (DEPLOY / "kubernetes" / "copy.yaml").read_text()
+    [document] = yaml.safe_load_all(manifest)
     [container] = document["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
     [script] = container["args"]
     page = (DEPLOY.parent / "docs" / "operation" / "copying.md").read_text(encoding="utf-8")
-    target, option = re.findall(r"s3://my-copies/[^\"]+|--to-\S+ \S+", script)
-    assert target in page and option in page, "the page shows another command"
+    words = r"\w+://my-copies/[^\"]+|--to-\S+ \S+"
+    assert len(re.findall(words, script)) == 2 and len(re.findall(words, manifest)) == 5
+    assert all(each in page for each in re.findall(words, manifest)), "the page shows another command"
     copies = f"{lq.root}-copies"
     paths = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     run = ["sh", "-c", script.replace("s3://my-copies", copies)]

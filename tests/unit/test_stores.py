@@ -10,6 +10,7 @@ from pathlib import Path
 
 import obstore
 import pytest
+from obstore.exceptions import BaseError
 
 from insides import engine_of
 from lakequeue import InvalidParameterValue, LakeQueue, QueueClientError
@@ -213,6 +214,18 @@ def test_options_reach_both_libraries_by_the_names_of_delta() -> None:
     assert arguments["config"].keys() == {"aws_access_key_id", "aws_secret_access_key", "aws_endpoint_url"}
     assert arguments["client_options"] == {"allow_http": "true", "timeout": "3s", "connect_timeout": "3s"}
     assert arguments["retry_config"] == {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}
+
+
+def test_an_account_in_the_options_goes_before_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a copy from one Azure account to another would have one account."""
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "first")
+    monkeypatch.setenv("AZURE_PROXY_URL", "http://127.0.0.1:1")
+    fast = {"max_retries": "0"}
+    for options, account in ({}, "first"), ({"AZURE_STORAGE_ACCOUNT_NAME": "second"}, "second"):
+        with pytest.raises(BaseError, match=rf"https://{account}\.blob"):
+            Store("az://lake/a", fast | options | {"AZURE_STORAGE_ACCOUNT_KEY": "a2V5"}).folder(
+                "az://lake/a"
+            ).read("x")
 
 
 def test_how_long_requests_are_tried_is_the_same_in_both_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
