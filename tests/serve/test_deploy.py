@@ -240,6 +240,15 @@ def test_systemd_finds_nothing_wrong_with_the_units() -> None:
     assert told == absent and len(absent) == sum(unit.suffix == ".service" for unit in UNITS), done.stderr
 
 
+def test_the_rules_for_cron_jobs_name_those_of_the_manifests() -> None:
+    page = (DEPLOY.parent / "docs" / "operation" / "alerts.md").read_text(encoding="utf-8")
+    [block] = re.findall(r"^```yaml\n(.+?)^```", page, re.M | re.S)
+    names = {each["metadata"]["name"] for each in MANIFESTS if each["kind"] == "CronJob"}
+    for rule in yaml.safe_load(block):
+        [name] = {*re.findall(r'cronjob="([^"]+)"', rule["expr"])}
+        assert name in names and rule["expr"].count("(") == rule["expr"].count(")")
+
+
 def test_copied_commands_begin_as_the_alias_of_the_deployment() -> None:
     page = (DEPLOY.parent / "docs" / "operation" / "alerts.md").read_text(encoding="utf-8")
     files = DEPLOY / "compose.yaml", DEPLOY / "kubernetes" / "server.yaml", *UNITS
