@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from concurrency.cut_off import ROWS, SHARDS, bodies, cut_off
-from concurrency.harness import apart, check_log
+from concurrency.harness import apart, check_log, keep_to
 from concurrency.steps import at
 from concurrency.stopping import older, time_flies
 from insides import place_of
@@ -22,7 +22,7 @@ from lakequeue import InvalidOptions, LakeQueue, Queue, QueueClientError, Reques
 from lakequeue.frame_verbs import complete_send, plan_send
 from lakequeue.operations import send_dataframe
 from lakequeue.storage import layout
-from lakequeue.storage.bulk import arrow_files, bulk_send, commit_files, manifests
+from lakequeue.storage.bulk import arrow_files, bulk_send, commit_files, manifests, staging
 from lakequeue.storage.bulk.arrow_rows import columns_of
 from lakequeue.storage.engines.commit_failures import LostRace
 from lakequeue.storage.engines.point import Table
@@ -225,6 +225,36 @@ def test_files_that_waited_too_long_are_rewritten_only_for_a_batch(queue: Queue)
     with pytest.raises(QueueClientError, match="more than 12 h ago"):
         queue.send_arrow(new, "load")
     assert bodies(queue) == [0, 1, 2]
+
+
+def repeated_while_attributes_change(root: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Returns how many messages there are after two processes have sent a message with the same send id.
+
+    The second process knows older attributes, and sends between the first one's decision and its commit.
+    """
+    lake, other = apart(root, SystemClock())
+    queue = lake.create_queue("orders", shards=SHARDS)
+    late, rows, add = other.queue("orders"), pa.table({"body": ["a"]}), commit_files.ShardCommit._add
+    keep_to(queue, 0)
+    keep_to(late, 1)
+    queue.set_attributes(visibility_timeout=40)
+
+    def held_up(*given: Any) -> None:
+        monkeypatch.setattr(commit_files.ShardCommit, "_add", add)
+        late.send_arrow(rows, "load")
+        add(*given)
+
+    monkeypatch.setattr(commit_files.ShardCommit, "_add", held_up)
+    queue.send_arrow(rows, "load")
+    return queue.counts().visible
+
+
+def test_a_send_that_is_repeated_while_attributes_change_adds_its_rows_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert repeated_while_attributes_change(tmp_path / "root", monkeypatch) == 1
+    monkeypatch.setattr(staging, "_in_order_of", lambda key, shards: [*shards])
+    assert repeated_while_attributes_change(tmp_path / "doubled", monkeypatch) == 2
 
 
 @pytest.mark.parametrize("queue", ["standard", "priorities"], indirect=True)  # else deduplication would help

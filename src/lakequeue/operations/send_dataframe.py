@@ -113,7 +113,7 @@ def send_staged(
                 continue
             for shard in queue.shards:
                 shard.shared.waiters.wake()
-            if rows and not queue.fifo and send.turn is None:
+            if rows and not queue.fifo and send.key.anonymous:
                 queue.shards[0].shared.sends.leave(first)
             call.messages = rows
             return rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+import zlib
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -77,6 +78,15 @@ def _ends(sizes: Sequence[int], number: int) -> list[int]:
     return ends
 
 
+def _in_order_of(key: SendKey, shards: Sequence[int]) -> list[int]:
+    """Returns the same order in every process, unless the send is anonymous.
+
+    If attributes change while several processes repeat a send, each may write files of its own. The fence of a
+    shard lets only one of them commit there, so all must use the same shards. New shards keep the order of others.
+    """
+    return sorted(shards, key=lambda shard: 0 if key.anonymous else zlib.crc32(f"{shard} {key.files}".encode()))
+
+
 @attrs.frozen
 class Staging:
     """One attempt to write the files of a bulk send. Can be passed to other processes.
@@ -95,11 +105,13 @@ class Staging:
 
     @classmethod
     def new(cls, key: SendKey, shards: Sequence[int], rules: RowRules, bad_rows: BadRows | None = None) -> Staging:
-        return cls(key, list(shards), rules, staged_files.folder_of(key.files, uuid.uuid4().hex[:8]), bad_rows)
+        folder = staged_files.folder_of(key.files, uuid.uuid4().hex[:8])
+        return cls(key, _in_order_of(key, shards), rules, folder, bad_rows)
 
     def of_key(self, key: SendKey, attempt: str) -> Staging:
         """Returns the staging for the send ``key``. All processes of an attempt must pass the same ``attempt``."""
-        return attrs.evolve(self, key=key, folder=staged_files.folder_of(key.files, attempt))
+        shards, folder = _in_order_of(key, self.shards), staged_files.folder_of(key.files, attempt)
+        return attrs.evolve(self, key=key, shards=shards, folder=folder)
 
     def messages(self, tables: Folder) -> Folder:
         """Returns the folder of the first shard's ``messages`` table, where new files are written."""
