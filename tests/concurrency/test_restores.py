@@ -304,6 +304,27 @@ def test_files_that_are_copied_but_the_same_are_no_other_history(tmp_path: Path,
 
 
 @pytest.mark.spec("DUR-80")
+@pytest.mark.objectstore
+def test_what_a_sender_cached_before_a_restore_is_forgotten_if_the_sender_opens_the_log_again(
+    s3_root: str, clock: ManualClock
+) -> None:
+    """The handle for reads has read no entry of the lost history, so that it has nothing to compare."""
+    [lq] = apart(s3_root, clock, 1)
+    queue = lq.create_queue("orders")
+    queue.send("kept")
+    queue.receive(visibility_timeout=0)
+    restore = saved(lq, "on a store")
+    apart(s3_root, clock, 1)[0].queue("orders").send("lost, and read by the sender alone")
+    queue.send("lost")
+    restore()
+    for body in "ab":
+        apart(s3_root, clock, 1)[0].queue("orders").send(body)
+    shard_of(queue).sender._drop()  # as after a failure of storage
+    queue.send("new")
+    assert [message.body for message in queue.receive(10)] == ["kept", "a", "b", "new"]
+
+
+@pytest.mark.spec("DUR-80")
 def test_the_catalog_of_another_history_is_noticed_too(tmp_path: Path, clock: ManualClock) -> None:
     root, backup = tmp_path / "root", tmp_path / "backup"
     [lq] = apart(root, clock, 1)

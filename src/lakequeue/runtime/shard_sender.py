@@ -268,5 +268,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
             if head.head_offset > appender.end:
                 appender.refresh()  # others may have sent and received meanwhile
             check_head(head, appender.end, self._tables.receipts)
+            # it may hold what this process has sent to a log that a restore replaced since
+            self._reader.bodies.clear()
             self._appender, self._compared = appender, appender.table.lineage
         return appender
