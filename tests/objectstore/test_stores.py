@@ -11,7 +11,7 @@ from obstore.exceptions import AlreadyExistsError
 
 from concurrency.harness import apart, at_once, check_log, drain
 from insides import engine_of, forget
-from lakequeue import LakeQueue, QueueDoesNotExist, SendEntry
+from lakequeue import LakeQueue, QueueDoesNotExist, RootDoesNotExist, SendEntry
 from lakequeue.storage import layout
 from lakequeue.storage.bulk import manifests
 from lakequeue.storage.engines.commit_failures import LostRace
@@ -123,6 +123,17 @@ def test_two_attempts_agree_on_one_manifest(lake: LakeQueue) -> None:
     kept = [manifests.write_manifest(folder, each) for each in (mine, theirs)]
     assert kept[0] == kept[1] == mine
     assert manifests.load_manifest(folder, "load") == mine
+
+
+def test_a_receive_from_an_emptied_root_says_that_it_may_have_been_emptied(lake: LakeQueue) -> None:
+    queue = lake.create_queue("orders")
+    with lake:
+        assert queue.receive() == []
+    engine_of(lake).store.folder(lake.root).remove_all()
+    with pytest.raises(
+        RootDoesNotExist, match=r"holds no queues; is it mounted, was it emptied\? See docs/operation/"
+    ):
+        queue.receive()
 
 
 def test_a_deleted_queue_is_gone_and_its_name_can_be_used_again(lake: LakeQueue, clock: ManualClock) -> None:

@@ -11,7 +11,13 @@ from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
-from lakequeue.errors import LakeQueueError, MissingPackage, QueueClientError, QueueDoesNotExist
+from lakequeue.errors import (
+    LakeQueueError,
+    MissingPackage,
+    QueueClientError,
+    QueueDoesNotExist,
+    RootDoesNotExist,
+)
 from lakequeue.model.arguments import SHORTEST_POLL
 from lakequeue.model.clock import Clock, SystemClock, to_micros
 from lakequeue.model.redrive_policies import QueueLocation
@@ -231,11 +237,24 @@ class Root:
                 error.__cause__, FileNotFoundError
             ):
                 self.release()
+                if isinstance(error, FileNotFoundError):
+                    self._check_exists(error)
             reason = first_line(error)
             hide_secrets(error)
             if not is_storage_failure(error):
                 raise
             raise QueueClientError(f"{self.path}: {reason}") from error
+
+    def _check_exists(self, error: Exception) -> None:
+        try:
+            Catalog(self.engine, self.path).rows()
+        except RootDoesNotExist as missing:
+            found = missing.message.partition(";")[0].partition(" (is its")[0]
+            text = f"{found}; is it mounted, was it emptied? See docs/operation/damage.md"
+            raise RootDoesNotExist(text) from error
+        except Exception as other:
+            if not is_storage_failure(other) and not isinstance(other, LakeQueueError):
+                raise
 
     # --- the catalog
 
