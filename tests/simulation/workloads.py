@@ -697,12 +697,12 @@ def drain(entry: LakeQueue, setting: Setting, world: World) -> dict[str, list[Me
         found[name] = []
     if setting.kind == "jobs":
         entry.queue(setting.name).set_attributes(paused=None, rate_limit=None)
-    again = True
-    while again:
+    left = rounds = 2 if setting.kind == "letters" else 1  # what one had may be on its way to the other
+    while left:
         drained = {name: _emptied(entry.queue(name), world) for name in names}
         for name, messages in drained.items():
             found[name] += messages
-        again = setting.kind == "letters" and any(drained.values())  # what one had was on its way to the other
+        left = rounds if rounds > 1 and any(drained.values()) else left - 1
     return found
 
 
