@@ -329,7 +329,7 @@ def presence(
     name: str,
     queues: Sequence[Queue],
     began: Callable[[], Collection[int]],
-    outage: Callable[[], tuple[datetime | None, str | None]],
+    outage: Callable[[], tuple[datetime | None, str | None, str | None]],
 ) -> Presence:
     """Returns an object that reports a consumer's run to other processes, until ``stop``; see ``Presence``."""
     return Presence(name, [queue._runtime for queue in queues], began, outage)

@@ -186,7 +186,7 @@ def test_the_oldest_handler_is_as_old_as_its_receive(
     assert re.search(r" 2, the oldest for 3m when seen +1m", run("consumers", "orders").stdout)
     process = attrs.evolve(process, outage_since=now)
     entry_verbs.report_consumer(orders, "1", ConsumerFile("packer", [orders.key], process))
-    assert f" outage since {now:%F %T}Z " in run("consumers", "orders").stdout
+    assert f" storage fails: outage since {now:%F %T}Z " in run("consumers", "orders").stdout
 
 
 def test_the_sql_of_the_views_is_printed_without_a_jvm(run: Run, orders: Queue) -> None:

@@ -86,6 +86,7 @@ def test_a_table_that_fails_is_one_outage_and_takes_no_receive_of_any_message(
         harness.clock.advance(200)
         health = consumer.health
         assert (health.ok, health.outage_since) == (False, began)
+        assert health.failing_table == str(delivery.folder / "table")
         assert health.last_error is not None and str(delivery.folder / "table") in health.last_error
         # after 0, 0.5, 1.5, 3.5, 7.5, 15.5, 31.5, 61.5 … s; the first with the other thread
         assert 13 <= len(delivery.sizes) <= 14

@@ -88,7 +88,7 @@ def test_a_consumer_that_waits_for_its_storage_says_since_when(harness: Harness)
         assert process.outage_reason == "no network"
         harness.clock.advance(120)
         [process] = listed(harness)[0].processes
-        assert (process.outage_since, process.outage_reason) == (None, None)
+        assert (process.outage_since, process.outage_reason, process.failing_table) == (None, None, None)
 
 
 @pytest.mark.spec("JOB-14")
@@ -253,7 +253,7 @@ def test_a_root_that_went_away_is_not_made_again(harness: Harness) -> None:
 def document(**changes: object) -> dict[str, object]:
     at = format_instant(ManualClock().now())
     process = {"host": "h", "pid": 7, "started_at": at, "seen_at": at, "handlers": 0}
-    process |= {"oldest_handler": None, "outage_since": None, "outage_reason": None}
+    process |= {"oldest_handler": None, "outage_since": None, "outage_reason": None, "failing_table": None}
     inner = {name: value for name, value in changes.items() if name in process}
     return {"name": "packer", "queues": ["key"], "process": process | inner} | {
         name: value for name, value in changes.items() if name not in process
@@ -284,6 +284,7 @@ def document(**changes: object) -> dict[str, object]:
                 ("oldest_handler", 7),
                 ("outage_since", 7),
                 ("outage_reason", 7),
+                ("failing_table", 7),
                 ("requests", 7),
                 ("requests", {"get": "7"}),
                 ("received", None),

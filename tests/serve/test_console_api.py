@@ -908,6 +908,7 @@ def test_an_idle_consumer_is_shown_with_its_process(console: Console, lake: Lake
                 "dumps": False,
                 "outage_since": None,
                 "outage_reason": None,
+                "failing_table": None,
                 "ended": False,
                 "stopped": False,
             }

@@ -202,11 +202,17 @@ def test_an_outage_is_named_once_with_the_consumer_that_is_in_it_longest() -> No
             )
         ]
 
-    assert concerns(known(OUTAGE_SECONDS, 1)) == []
+    assert [each.notice for each in concerns(known(OUTAGE_SECONDS, 1))] == [True]
     [concern] = concerns(known(OUTAGE_SECONDS + 60, 1), known(7_200, 2), known(OUTAGE_SECONDS, 3))
-    assert (concern.kind, concern.brief, concern.notice) == ("outage", "an outage of 2 consumers for 2h", False)
-    assert concern.text.endswith("for 2 consumers of orders: packer, process 2 on worker-1, and 1 more")
+    assert concern.brief == "storage has failed for 2h, for 3 consumers"
+    assert (concern.kind, concern.notice) == ("outage", False)
+    assert concern.text.endswith("for 3 consumers of orders: packer, process 2 on worker-1, and 2 more")
     assert concern.hint.startswith("error 2; do not restart it")
+    [failing] = known(7_200, 2).processes
+    failing = attrs.evolve(failing, failing_table="/lake/silver")
+    [concern] = concerns(ActiveConsumer("packer", 0, None, None, [failing]))
+    assert concern.text.startswith("the delivery table /lake/silver has failed for 2h, since ")
+    assert concern.hint.startswith("error 2; once the table is back")
 
 
 def test_a_message_without_a_known_process_is_released_by_its_consumer() -> None:

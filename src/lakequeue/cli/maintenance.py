@@ -122,7 +122,8 @@ def _consumer_rows(each: ActiveConsumer, now: datetime) -> Iterator[list[object]
 def _handlers(process: ConsumerProcess) -> str:
     """Describes the handlers and the outage at the last report. They may have ended meanwhile."""
     if process.outage_since is not None:
-        return f"outage since {process.outage_since:%F %T}Z"
+        fails = "storage fails" if process.failing_table is None else "delivery table fails"
+        return f"{fails}: outage since {process.outage_since:%F %T}Z"
     if process.oldest_handler is None:
         return "idle"
     lasted = render.age((process.seen_at - process.oldest_handler).total_seconds())

@@ -302,9 +302,9 @@ class Consumer:
         """Number of ``unended`` messages that the run made visible. The rest become visible at their timeout."""
         return sum(loop.handed_back for loop in self._loops)
 
-    def _outage(self) -> tuple[datetime | None, str | None]:
+    def _outage(self) -> tuple[datetime | None, str | None, str | None]:
         health = self.health
-        return health.outage_since, health.last_error
+        return health.outage_since, health.last_error, health.failing_table
 
     @property
     def health(self) -> Health:

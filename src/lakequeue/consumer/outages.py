@@ -69,6 +69,7 @@ class Health:
         active: number of messages that are received and not settled yet.
         outage_since: instant at which storage or the delivery table began to fail; None while both work.
         last_error: text of the last failure of the outage; None without an outage.
+        failing_table: path of the delivery table if the outage is the table's; None for an outage of storage.
         begun: number of active messages that a handler has begun.
         round_seconds: seconds of the slowest recent commit that settled and claimed; 0 before the first commit.
     """
@@ -80,6 +81,7 @@ class Health:
     last_error: str | None
     begun: int = 0
     round_seconds: float = 0.0
+    failing_table: str | None = None
 
     @property
     def ok(self) -> bool:

@@ -90,7 +90,8 @@ class RunLoop(ABC):
         active, begun, round_seconds = self._load()
         first = min(self.monitors, key=lambda monitor: monitor.since or NEVER)
         reason = None if first.error is None else first.error.message
-        return Health(True, self._controls.paused, active, first.since, reason, begun, round_seconds)
+        table = None if first is self.outages else settings(self.queue).table
+        return Health(True, self._controls.paused, active, first.since, reason, begun, round_seconds, table)
 
     def fail(self, error: BaseException) -> None:
         """Ends this loop with an error, which ``run`` raises. Unless it is a LakeQueueError, ends all loops."""

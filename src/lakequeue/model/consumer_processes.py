@@ -24,7 +24,7 @@ class ConsumerProcess:
         handlers: number of running handler calls at ``seen_at``.
         oldest_handler: when the oldest of these calls began. None if no handler ran.
         outage_since: when its storage or delivery table began to fail. None if they worked at ``seen_at``.
-        outage_reason: the error of the outage.
+        outage_reason, failing_table: the outage's error, and the delivery table if the table fails.
         dumps: True if SIGUSR1 prints the stacks of the process's threads.
         ended, stopped: True if the process ran on this machine, and is gone or stopped. Not in the file.
     """
@@ -38,6 +38,7 @@ class ConsumerProcess:
     dumps: bool = False
     outage_since: datetime | None = None
     outage_reason: str | None = None
+    failing_table: str | None = None
     ended: bool = False
     stopped: bool = False
 
@@ -85,13 +86,16 @@ def parse(text: bytes) -> ConsumerFile | None:
         first, last, oldest, outage = (_instant(given.get(name)) for name in instants)
         texts, numbers = [found["name"], given["host"], *found["queues"]], [given["pid"], given["handlers"]]
         requests, received = dict(found.get("requests", {})), found.get("received", 0)
-        dumps, reason = given.get("dumps", False), given.get("outage_reason") or ""
-        texts, numbers = [*texts, *requests, reason], [*numbers, *requests.values(), received]
+        dumps, told = (
+            given.get("dumps", False),
+            [given.get(name) or "" for name in ("outage_reason", "failing_table")],
+        )
+        texts, numbers = [*texts, *requests, *told], [*numbers, *requests.values(), received]
         if first is None or last is None or {*map(type, texts)} != {str} or {*map(type, numbers)} != {int}:
             return None
         process = ConsumerProcess(
             *(given["host"], given["pid"], first, last, given["handlers"], oldest, dumps is True),
-            *(outage, reason or None),
+            *(outage, told[0] or None, told[1] or None),
         )
         queues, space = tuple(found["queues"]), found.get("pid_space")
         damaged = {key: parse_instant(at).astimezone(timezone.utc) for key, at in found.get("damaged", {}).items()}

@@ -31,20 +31,24 @@ def waiting(counts: QueueCounts) -> str:
 
 
 def outage(name: str, now: Depth, known: Sequence[ActiveConsumer]) -> Iterator[Concern]:
-    until = now.at - OUTAGE_SECONDS * MICROS
     failing = [
-        (process.outage_since, f"{each.consumer}, {process}", process.outage_reason or "its log says why")
+        (process.outage_since, f"{each.consumer}, {process}", process)
         for each in known
         for process in each.processes
-        if process.outage_since is not None and to_micros(process.outage_since) < until
+        if process.outage_since is not None
     ]
     if failing:
-        since, first, reason = min(failing)
-        lasts, some = shown_duration((now.at - to_micros(since)) / MICROS), counted(len(failing), "consumer")
-        more = f", and {len(failing) - 1:,} more" * (len(failing) > 1)
-        text = f"storage or a delivery table has failed for {lasts}, since {since:%F %T}Z, for {some} of {name}"
-        hint = f"{reason}; do not restart it: it goes on by itself, with what it has in work"
-        yield Concern(name, "outage", f"{text}: {first}{more}", hint, (), f"an outage of {some} for {lasts}")
+        since, first, process = min(failing, key=lambda each: each[:2])
+        seconds, some = (now.at - to_micros(since)) / MICROS, counted(len(failing), "consumer")
+        more, told = f", and {len(failing) - 1:,} more" * (len(failing) > 1), process.outage_reason
+        fails, do = "storage", "do not restart it: it goes on by itself, with what it has in work"
+        if process.failing_table is not None:
+            fails = f"the delivery table {process.failing_table}"
+            do = "once the table is back, mounted or readable again, the consumer goes on by itself"
+        fails += f" has failed for {shown_duration(seconds)}"
+        text = f"{fails}, since {since:%F %T}Z, for {some} of {name}: {first}{more}"
+        hint = f"{told or 'its log says why'}; {do}"
+        yield Concern(name, "outage", text, hint, (), f"{fails}, for {some}", notice=seconds <= OUTAGE_SECONDS)
 
 
 def silent(name: str, now: Depth, known: Sequence[ActiveConsumer], unread: bool) -> Iterator[Concern]:

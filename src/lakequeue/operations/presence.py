@@ -34,7 +34,7 @@ class Presence:
     Args:
         queues: the queues from which the consumer receives. The root of each queue gets a file.
         began: returns when each running call of the handler began, in microseconds.
-        outage: returns when storage or a delivery table began to fail, and the error. None while they work.
+        outage: returns since when storage or a delivery table fails, the error, and the table if it is the table.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Presence:
         name: str,
         queues: Sequence[OpenQueue],
         began: Callable[[], Collection[int]],
-        outage: Callable[[], tuple[datetime | None, str | None]],
+        outage: Callable[[], tuple[datetime | None, str | None, str | None]],
     ) -> None:
         self._name = name
         self._consumed, self._reported_at = [*queues], 0
@@ -98,12 +98,13 @@ class Presence:
     def _content(self) -> ConsumerFile:
         began = self._began()
         oldest = from_micros(min(began)) if began else None
-        since, reason = self._outage()
+        since, reason, table = self._outage()
         process = ConsumerProcess(
             *(socket.gethostname(), os.getpid(), self._started_at, self._clock.now(), len(began), oldest),
             dumps=stack_dumps.answers(),
             outage_since=since,
             outage_reason=reason and " ".join(reason.split())[:_LONGEST_REASON],
+            failing_table=table,
         )
         now = to_micros(process.seen_at)
         met = {key: at for key, each in self._damage.items() if (at := each.last_met(now)) is not None}

@@ -29,7 +29,7 @@ const KINDS = {
   paused: ["warn", "messages", "alerts#lakequeuepausedlong"],
   waiting: ["warn", "messages", "alerts#lakequeuenobodyreceives"],
 };
-const MARKS = { expiring: ["deleted soon", "bad"], full: ["at a limit", "bad"], outage: ["a consumer's storage fails", "warn"], stuck: ["handler may hang", "warn"], abandoned: ["a killed consumer holds messages", "warn"], silent: ["a consumer does not report", "warn"], undecided: ["undecided", "warn"], unread: ["nobody receives", "warn"], growing: ["growing", "warn"] };
+const MARKS = { expiring: ["deleted soon", "bad"], full: ["at a limit", "bad"], outage: ["outage of a consumer", "warn"], stuck: ["handler may hang", "warn"], abandoned: ["a killed consumer holds messages", "warn"], silent: ["a consumer does not report", "warn"], undecided: ["undecided", "warn"], unread: ["nobody receives", "warn"], growing: ["growing", "warn"] };
 
 export async function resume(name, group, reload) {
   try {

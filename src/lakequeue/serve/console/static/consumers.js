@@ -24,8 +24,8 @@ function notSeen({ seen_at: seen, ended, stopped }) {
   return el("span", { class: "badge warn", title: `${why} Last seen ${sinceText(seen)}.` }, `${ended ? "killed, last seen" : "not seen since"} ${clockTime(seen, instant(seen).slice(0, 10) !== instant(Date.now()).slice(0, 10))}`);
 }
 
-function handlers({ handlers: running, oldest_handler: oldest, seen_at: seen, outage_since: outage, outage_reason: reason }) {
-  if (outage) return el("span", { class: "badge warn", title: `Its storage or delivery table failed when it was last seen. ${reason ?? "Its log says why."}` }, `outage since ${clockTime(outage, instant(outage).slice(0, 10) !== instant(Date.now()).slice(0, 10))}`);
+function handlers({ handlers: running, oldest_handler: oldest, seen_at: seen, outage_since: outage, outage_reason: reason, failing_table: table }) {
+  if (outage) return el("span", { class: "badge warn", title: `${table ? `The delivery table ${table}` : "Storage"} failed when it was last seen. ${reason ?? "Its log says why."}` }, `outage since ${clockTime(outage, instant(outage).slice(0, 10) !== instant(Date.now()).slice(0, 10))}`);
   if (!running) return "idle";
   const lasted = duration((Date.parse(seen) - Date.parse(oldest)) / 1000);
   return `${number(running)}${running === 1 ? "" : ", the oldest"} for ${lasted} when seen`;
