@@ -79,6 +79,16 @@ def test_a_consumer_that_works_is_listed_once_with_its_process_and_oldest_handle
 
 
 @pytest.mark.spec("JOB-14")
+def test_an_outage_is_reported_after_seconds_and_at_its_end(harness: Harness) -> None:
+    harness.fails(QueueClientError("no network"), verbs="receive", since=62, until=75)
+    with harness.running(harness.consumer(harness.handler(), wait_time=1)):
+        harness.clock.advance(72)
+        assert listed(harness)[0].processes[0].outage_reason == "no network"
+        harness.clock.advance(12)
+        assert listed(harness)[0].processes[0].outage_reason is None
+
+
+@pytest.mark.spec("JOB-14")
 def test_a_consumer_that_waits_for_its_storage_says_since_when(harness: Harness) -> None:
     harness.fails(QueueClientError("no network"), verbs="receive", since=5, until=100)
     with harness.running(harness.consumer(harness.handler(), wait_time=1)):

@@ -307,7 +307,7 @@ def test_a_queue_that_was_idle_for_a_minute_is_asked_less_often(
 def test_to_be_seen_costs_a_consumer_a_write_a_minute(store: Counted) -> None:
     clock = ManualClock()
     lq = LakeQueue(f"s3://lake/{uuid4().hex}", engine="point", clock=clock)
-    reports = presence("packer", [lq.create_queue("orders")], list, lambda: None)
+    reports = presence("packer", [lq.create_queue("orders")], list, lambda: (None, None, None))
     written = requests(store, lambda: clock.advance(1))
     assert written.total() == 1
     assert requests(store, lambda: clock.advance(59)).total() == 0

@@ -189,7 +189,11 @@ class Consumer:
                     hands.start(self._options[0].handler, loops[0].fail)
                     running.callback(hands.hands.stop)
                 queues = [options.queue for options in self._options]
-                running.callback(presence(self.name, queues, self._began, self._outage).stop)
+                reports = presence(self.name, queues, self._began, self._outage)
+                running.callback(reports.stop)
+                for loop in loops:
+                    for monitor in loop.monitors:
+                        monitor.listeners.append(reports.wake)
                 if len(loops) == 1:
                     run_work(loops[0].run(until_empty), self._clock, loops[0].woken)
                 else:

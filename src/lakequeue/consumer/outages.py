@@ -16,6 +16,7 @@ from lakequeue.model.clock import NEVER, Clock, Duration, duration_micros, to_mi
 from lakequeue.model.damage import DamagedReads
 from lakequeue.model.option_checks import duration, or_none, problems_of
 
+_LASTS = timedelta(seconds=5)  # then other processes are told of an outage
 _log = logging.getLogger("lakequeue")
 
 
@@ -102,6 +103,7 @@ class OutageMonitor:
 
     Attributes:
         since: instant at which the outage began; None without an outage.
+        listeners: called when an outage has lasted five seconds, and at its end.
         error: the last failure.
     """
 
@@ -117,6 +119,8 @@ class OutageMonitor:
     ) -> None:
         self._subject = subject or (lambda: f"storage of {name}")
         self.policy = policy
+        self.listeners: list[Callable[[], None]] = []
+        self._told = False  # the listeners of this outage
         self._damage = damage
         self._repair = repair
         self._began = to_micros(clock.now())
@@ -167,6 +171,10 @@ class OutageMonitor:
                 _log.warning("%s has failed for %.0f s: %s: %s", self._subject(), elapsed, doing, error)
             if (gives_up_at := self._gives_up_at) is not None and now >= gives_up_at:
                 self._final = error
+            tells = not self._told and now - self.since >= _LASTS
+            self._told |= tells
+        if tells:
+            self._tell()
         if (first or self._final is not None) and doing != "receiving":
             self._wake()
         return True
@@ -185,6 +193,14 @@ class OutageMonitor:
                 elapsed = (self._clock.now() - self.since).total_seconds()
                 _log.warning("%s works again after %.0f s", self._subject(), elapsed)
                 self.since = self.error = self._final = None
+            tells = self._told and self.since is None
+            self._told &= not tells
+        if tells:
+            self._tell()
+
+    def _tell(self) -> None:
+        for listener in self.listeners:
+            listener()
 
     def next_try(self, failures: int) -> datetime:
         """Returns the earlier of two instants: when to try again, and when the consumer gives up."""

@@ -17,7 +17,7 @@ from lakequeue.operations.consumers import forget_consumer, report_consumer
 from lakequeue.runtime.open_queue import OpenQueue
 
 FIRST, INTERVAL = timedelta(seconds=1), timedelta(seconds=60)
-"""A run first reports after ``FIRST``, then every ``INTERVAL``, and when it meets new damage. A run shorter than
+"""A run first reports after ``FIRST``, then every ``INTERVAL``, and upon damage or an outage. A run shorter than
 ``FIRST`` never reports.
 """
 _LONGEST_END = 5.0
@@ -56,6 +56,10 @@ class Presence:
             damage.listeners.append(self._woken.set)
         self._started_at = self._clock.now()
         self._thread = start_thread(self._clock, self._run, "lakequeue presence")
+
+    def wake(self) -> None:
+        """Reports soon. Does not wait for the report."""
+        self._woken.set()
 
     def stop(self) -> None:
         """Ends the reports, and removes the consumer's file from each root."""
