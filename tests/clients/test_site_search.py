@@ -26,7 +26,7 @@ SYMPTOMS = "operation/troubleshooting"
 STORAGE = "operation/storage"
 FAN_IN = "guides/recipes/#run-complete-wait-until-all-is-done-fan-in"
 RETURNS = "guides/consumers/#acknowledge-ack-or-retry-what-a-handler-returns"
-COLUMNS = "new-columns-and-the-schema-of-the-table"
+COLUMNS = "new-columns-schema-changes-and-schema-evolution"
 PRICE = "operation/cost/#price-on-an-object-store-cost-per-million-messages"
 DISASTER = "operation/copying/#disaster-recovery-if-a-bucket-or-a-region-is-lost"
 FIRST = {
@@ -115,7 +115,7 @@ FIRST = {
     "wait until all done": FAN_IN,
     "delivery table": "guides/tables/",
     "schema": f"guides/tables/#{COLUMNS}",
-    "new column": f"guides/tables/#{COLUMNS}",
+    **dict.fromkeys(("new column", "schema change", "schema evolution"), f"guides/tables/#{COLUMNS}"),
     **dict.fromkeys(("small files", "optimize"), "guides/tables/#small-files-batch_wait-and-optimize"),
     "upsert": "guides/tables/#upsert-and-merge-a-write-of-your-own",
     "dlq": "guides/dead-letters/",
